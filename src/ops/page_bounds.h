@@ -1,0 +1,36 @@
+/* Per-unit elementwise bounds of keys and the score they give: Quest (mit-han-lab/Quest).
+ *
+ *   bounds: max[c], min[c] over the keys of a unit
+ *   score(unit) = sum over c of max(q[c] * max[c], q[c] * min[c])   >= max over the unit of q.k
+ *
+ * Bounds are kept in the KV type: the max or min of values of a type is one of them, so nothing is
+ * rounded. Sum in index order, F32. Layout of one unit's bounds: [2][dim], max first. */
+#ifndef KR_OPS_PAGE_BOUNDS_H
+#define KR_OPS_PAGE_BOUNDS_H
+
+#include <stdint.h>
+
+#include "base/num.h"
+
+typedef struct {
+    const void *key_tile;   /* [dim][16] of type; the unit is one tile */
+    uint32_t first, count;  /* tokens [first, first+count) of the tile are new; first = 0 resets */
+    uint32_t dim;
+    kr_dtype type;
+    void *bounds;           /* in/out [2][dim] of type */
+} kr_page_bounds_args;
+
+typedef void (*kr_page_bounds_fn)(const kr_page_bounds_args *args);
+
+typedef struct {
+    const float *query;       /* [dim] */
+    const void *const *bounds; /* [units] pointers to [2][dim] of type */
+    uint64_t units;
+    uint32_t dim;
+    kr_dtype type;
+    float *score;             /* out [units] */
+} kr_page_score_args;
+
+typedef void (*kr_page_score_fn)(const kr_page_score_args *args);
+
+#endif
