@@ -1,0 +1,59 @@
+/* The compute half of a decode step for the dense families (Llama, Qwen2, Qwen3, Gemma 3): the ops
+ * of the step program that read weights, on rows of tokens. Attention is not here: between qkv and
+ * o_proj the rows travel to a memory node.
+ *
+ * Each row's result is independent of the other rows in the call and of the number of threads: a
+ * row gives the same bits alone, in a batch of 8, or inside a prefill chunk of any size. */
+#ifndef KR_ENGINE_FORWARD_H
+#define KR_ENGINE_FORWARD_H
+
+#include <stdint.h>
+
+#include "base/status.h"
+#include "base/team.h"
+#include "files/model_file.h"
+
+typedef struct kr_forward kr_forward;
+
+/* Rows in flight of one micro-batch; all arrays belong to the caller, 64-byte aligned. */
+typedef struct {
+    uint32_t rows;
+    const uint32_t *token;    /* [rows] ids, for embed */
+    const uint64_t *position; /* [rows] absolute positions, for rope */
+    float *hidden;            /* [rows][hidden] residual stream, updated in place */
+    float *query;             /* [rows][heads][head_dim], post-rope, written by qkv */
+    void *key;                /* [rows][kv_heads][head_dim] of kv_dtype, post-rope */
+    void *value;              /* [rows][kv_heads][value_dim] of kv_dtype */
+    const float *attended;    /* [rows][heads][value_dim], read by o_proj */
+} kr_rows;
+
+typedef struct {
+    const kr_model_file *file;
+    kr_team *team;       /* used by the thread that calls the ops; not owned */
+    uint32_t rows_max;   /* largest kr_rows.rows */
+    kr_dtype kv_dtype;   /* of key and value rows: F32, F16, BF16 */
+    bool weights_f32;    /* expand F16/BF16/quantised weights to F32 (for comparisons) */
+} kr_forward_config;
+
+/* Binds and packs weights; prints nothing; long work is reported through progress (may be NULL). */
+kr_status kr_forward_create(kr_forward **forward, const kr_forward_config *config,
+                            void (*progress)(void *context, uint32_t done, uint32_t all),
+                            void *context, kr_err *err);
+void kr_forward_destroy(kr_forward *forward);
+
+/* Bytes it allocates, before it does: packed weights and scratch. For --dry-run. */
+kr_status kr_forward_bytes(const kr_forward_config *config, uint64_t *weights, uint64_t *scratch,
+                           kr_err *err);
+
+void kr_forward_embed(kr_forward *forward, const kr_rows *rows);
+void kr_forward_qkv(kr_forward *forward, const kr_rows *rows, uint32_t layer);
+void kr_forward_o_proj(kr_forward *forward, const kr_rows *rows, uint32_t layer);
+void kr_forward_ffn(kr_forward *forward, const kr_rows *rows, uint32_t layer);
+/* Logits of the rows listed in row[count]: logits [count][vocab]. */
+void kr_forward_head(kr_forward *forward, const kr_rows *rows, const uint32_t *row, uint32_t count,
+                     float *logits);
+
+/* One line: which weight kernels and GEMM are in use ("Q4_1 avx512, F32 oneDNN 2.6.3"). */
+const char *kr_forward_path(const kr_forward *forward);
+
+#endif
