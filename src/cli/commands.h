@@ -1,0 +1,15 @@
+/* The commands of karat: one line here, one file cmd_<name>.c, one function
+ * int kr_cmd_<name>(int argc, char **argv), which returns the exit status: 0 done, 1 failed,
+ * 2 used wrongly. argv[0] is the command's name.
+ *
+ * X(function suffix, name as typed, one-line summary) */
+#ifndef KR_CLI_COMMANDS_H
+#define KR_CLI_COMMANDS_H
+
+#define KR_COMMAND_LIST(X)
+
+#define KR_COMMAND_DECLARE(suffix, name, summary) int kr_cmd_##suffix(int argc, char **argv);
+KR_COMMAND_LIST(KR_COMMAND_DECLARE)
+#undef KR_COMMAND_DECLARE
+
+#endif
