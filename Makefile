@@ -5,7 +5,9 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
 B ?= build
-CC ?= gcc
+ifeq ($(origin CC),default)
+CC := gcc
+endif
 PKGS := jansson libxxhash libzstd libpcre2-8 hwloc numa ucx gnutls sqlite3
 VERSION := 0.1.0
 CPPFLAGS := -Isrc -Iinclude -D_GNU_SOURCE -DKR_VERSION=\"$(VERSION)\"

@@ -89,8 +89,8 @@ static unsigned depth_of(const char *text, size_t bytes)
 
 kr_status kr_json_load(const char *path, json_t **root, kr_err *err)
 {
-    char *text;
-    size_t bytes;
+    char *text = NULL;
+    size_t bytes = 0;
     const kr_status status = read_file(path, &text, &bytes, err);
     if (status != KR_OK)
         return status;
