@@ -52,6 +52,10 @@ $(B)/libkarat.a: $(call OBJ,$(LIB_SRC))
 $(B)/karat: $(call OBJ,$(CLI_SRC)) $(B)/libkarat.a
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
+# Tests of the command line link its objects too, without main.
+$(B)/tests/cli/%: $(B)/tests/cli/%.o $(call OBJ,$(filter-out src/cli/main.c,$(CLI_SRC))) $(B)/libkarat.a
+	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+
 $(B)/tests/%: $(B)/tests/%.o $(B)/libkarat.a
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
 

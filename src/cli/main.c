@@ -4,8 +4,7 @@
 
 #include "base/text.h"
 #include "cli/commands.h"
-
-enum { EXIT_USAGE = 2 };
+#include "cli/options.h"
 
 typedef struct {
     const char *name, *summary;
@@ -39,28 +38,37 @@ static void print_help(FILE *out)
     fputs("\nkarat COMMAND --help tells more; karat --version prints the version.\n", out);
 }
 
+/* Buffered output that cannot be written (a full disk) turns success into failure. */
+static int finish(int status)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return status;
+    fputs("karat: cannot write to standard output\n", stderr);
+    return status != KR_EXIT_OK ? status : KR_EXIT_FAILED;
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2) {
         print_help(stderr);
-        return EXIT_USAGE;
+        return KR_EXIT_USAGE;
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
         print_help(stdout);
-        return 0;
+        return finish(KR_EXIT_OK);
     }
     if (strcmp(argv[1], "--version") == 0) {
         puts("karat " KR_VERSION);
-        return 0;
+        return finish(KR_EXIT_OK);
     }
     for (const command *c = commands; c->name != NULL; c++)
         if (strcmp(argv[1], c->name) == 0)
-            return c->run(argc - 1, argv + 1);
+            return finish(c->run(argc - 1, argv + 1));
 
     const char *nearest = kr_text_nearest(argv[1], command_names);
     if (nearest != NULL)
         fprintf(stderr, "karat: unknown command \"%s\" (nearest: %s)\n", argv[1], nearest);
     else
         fprintf(stderr, "karat: unknown command \"%s\"; karat --help lists them\n", argv[1]);
-    return EXIT_USAGE;
+    return KR_EXIT_USAGE;
 }
