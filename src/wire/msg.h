@@ -95,7 +95,14 @@ typedef struct {
  *            WITH_INDICES: counts u32[lists], then indices u32, ascending within a list
  *   OUTPUT   F32 [tokens][heads][value_dim]; WANT_SELECTION: counts and indices as above
  *   INDICES  counts u32[lists], indices u32
- *   ERROR    i32 status, u32 text bytes, text */
+ *   ERROR    i32 status, u32 text bytes, text
+ * Lists of a message: tokens in all times the method's lists of a token, in row order; none in a
+ * layer whose plan is dense; all of count 0 for rows that attend densely (prefill). INDICES_ONLY
+ * appends, scores and selects, in a dense layer it only appends. WITH_INDICES comes with decode rows
+ * of layers that select, appends as always, and attends to exactly the units listed.
+ *
+ * Replies: STATS by STATS, OPEN by OPEN (kr_msg_opened), RESTORE by RESTORE (kr_msg_opened and the
+ * client's blob), INDEX by nothing, ATTEND by OUTPUT or INDICES, the others by DONE; or by ERROR. */
 
 /* ---- control payloads, fixed little-endian structs followed by the arrays named ---- */
 
