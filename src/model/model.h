@@ -122,7 +122,9 @@ typedef struct {
 
     kr_dtype kv_dtype;     /* as served; KR_BF16 by default */
     kr_dtype index_dtype;  /* KR_E4M3 (DSA) or KR_BF16 */
-    double weight_bytes_dense, weight_bytes_experts; /* bytes per parameter, for pricing */
+    /* Bytes per parameter as served, for pricing. wide: what FP8 checkpoints keep in a wider type
+     * (embedding, output matrix, router, norms, the index head weights of DSA); 0 = as dense. */
+    double weight_bytes_dense, weight_bytes_experts, weight_bytes_wide;
 } kr_model;
 
 /* Ranges and cross-field rules: kv_heads divides heads, index owners exist and come earlier (a
@@ -150,11 +152,18 @@ uint32_t kr_model_index_layers(const kr_model *model); /* layers that own an ind
 typedef struct {
     uint64_t embedding, head;        /* head is 0 when tied */
     uint64_t attention;              /* all layers, indexer excluded */
-    uint64_t indexer;                /* all layers */
+    uint64_t indexer;                /* all layers, its head weights excluded */
+    uint64_t index_head_weights;     /* all layers; DSA's weights_proj */
     uint64_t router, experts, shared_experts, dense_ffn, norms;
 } kr_parameters;
 
 kr_parameters kr_model_parameters(const kr_model *model);
+uint64_t kr_parameters_total(const kr_parameters *parameters);
+
+/* Bytes that parameters of each kind of storage take as served (see weight_bytes_*), rounded to
+ * the nearest byte. */
+typedef enum { KR_WEIGHT_DENSE, KR_WEIGHT_EXPERT, KR_WEIGHT_WIDE } kr_weight_class;
+uint64_t kr_model_weight_bytes(const kr_model *model, kr_weight_class kind, uint64_t parameters);
 
 /* Layers with the same KV geometry and window share one page table: a layer group.
  * groups <= 2: global layers first. Returns the number of groups, fills group_of[layers]. */
