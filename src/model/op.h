@@ -14,7 +14,7 @@ typedef enum {
     KR_ON_COMPUTE, /* compute rank: weights */
     KR_ON_DEVICE,  /* memory device: KV cache, index keys */
     KR_ON_LINK,    /* compute rank <-> memory node */
-    KR_ON_A2A,     /* expert all-to-all among compute ranks */
+    KR_ON_A2A,     /* expert all-to-all and sums among compute ranks */
 } kr_resource;
 
 enum { KR_RESOURCE_COUNT = 4 };
@@ -44,7 +44,8 @@ enum { KR_RESOURCE_COUNT = 4 };
     X(KR_OP_SHARED_EXPERT, "shared_expert")                                                      \
     X(KR_OP_FFN, "ffn")                                                                          \
     X(KR_OP_HEAD, "head") /* final norm and output matrix */                                     \
-    X(KR_OP_SAMPLE, "sample")
+    X(KR_OP_SAMPLE, "sample")                                                                    \
+    X(KR_OP_REDUCE, "reduce") /* all-to-all: sum over tensor-parallel ranks */
 
 typedef enum {
 #define KR_OP_ENUM(name, text) name,

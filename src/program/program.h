@@ -66,6 +66,13 @@ typedef struct {
     kr_cost_terms *cost;      /* [costs] */
     uint32_t costs;
     uint32_t *first_of_micro_batch; /* [micro_batches + 1]: ops are grouped by micro-batch */
+    /* SCMS's plan: the ops of each resource class in the order in which one instance starts them
+     * (kr_port.static_next walks it). Links and all-to-alls start an op when it is ready. */
+    uint32_t *order[KR_RESOURCE_COUNT]; /* [order_count[resource]] op numbers */
+    uint32_t order_count[KR_RESOURCE_COUNT];
+    const kr_method **method; /* [layers] */
+    kr_method_config *config; /* [layers], "native" resolved to the method it stands for */
+    kr_attention_shape *shape; /* [layers] */
     kr_method_plan *plan;     /* [layers] */
 } kr_program;
 

@@ -70,8 +70,6 @@ typedef struct kr_port {
     uint32_t (*op_micro_batch)(const struct kr_port *port, uint32_t op);
     /* The static order of the worker in this step: SCMS's plan, position -> op. */
     uint32_t (*static_next)(const struct kr_port *port, uint32_t worker);
-    /* True while the op's message (attention output, combined experts) has arrived. */
-    bool (*arrived)(const struct kr_port *port, uint32_t op);
     /* True while worker has nothing running. */
     bool (*idle)(const struct kr_port *port, uint32_t worker);
     /* The kind of op the worker's static next op is waiting for (COMBINE, RETURN_OUT, ...). */
