@@ -10,7 +10,7 @@ CC := gcc
 endif
 PKGS := jansson libxxhash libzstd libpcre2-8 hwloc numa ucx gnutls sqlite3
 VERSION := 0.1.0
-CPPFLAGS := -Isrc -Iinclude -D_GNU_SOURCE -DKR_VERSION=\"$(VERSION)\"
+CPPFLAGS := -I. -Isrc -Iinclude -D_GNU_SOURCE -DKR_VERSION=\"$(VERSION)\"
 WARN := -Wall -Wextra -Wshadow -Wvla -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Werror
 CFLAGS := -std=c17 -O2 -g -ffp-contract=off -fno-math-errno -pthread $(WARN)
 LDLIBS = -ldnnl $(shell pkg-config --libs jansson libxxhash libzstd libpcre2-8 hwloc gnutls sqlite3) -lnuma -lucp -lucs -lm -pthread
