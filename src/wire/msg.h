@@ -4,10 +4,13 @@
  * The index query goes first (INDEX), so that Score starts while the tokens' KV is on its way
  * (ATTEND). Every length is checked against the frame and a stated maximum before anything is
  * allocated or read; enums are range-checked; no pointer ever crosses the wire. The structs below
- * are the in-memory form on little-endian hosts; codec functions check and copy, never cast. */
+ * have no padding and karat runs on little-endian hosts, so a struct's bytes are its wire form: a
+ * sender hands the struct itself to a link as a piece, a receiver checks and copies (payload.h),
+ * never casts. */
 #ifndef KR_WIRE_MSG_H
 #define KR_WIRE_MSG_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/hash.h"
@@ -43,13 +46,14 @@ enum {
     X(KR_MSG_RESTORE, 17)                                                                    \
     X(KR_MSG_DONE, 18)      /* success reply without data */                                 \
     X(KR_MSG_ERROR, 19)     /* reply: status and one line of text */                         \
-    X(KR_MSG_BYE, 20)
+    X(KR_MSG_BYE, 20)                                                                        \
+    X(KR_MSG_PATH, 21)      /* both ways: transport and address of the data path */
 
 typedef enum {
 #define KR_MSG_ENUM(name, code) name = code,
     KR_MSG_LIST(KR_MSG_ENUM)
 #undef KR_MSG_ENUM
-    KR_MSG_KIND_END = 21
+    KR_MSG_KIND_END = 22
 } kr_msg_kind;
 
 /* 64 bytes on the wire, in this order, little-endian, no padding. */
@@ -65,7 +69,7 @@ typedef struct {
     uint64_t sequence;      /* client's request number; the reply repeats it */
     uint64_t step;          /* decode step, for traces and cadence */
     uint64_t payload_bytes;
-    uint64_t checksum;      /* XXH3 of the 64 header bytes with checksum 0, then the payload */
+    uint64_t checksum;      /* kr_msg_checksum */
     uint32_t flags;         /* kr_msg_flag */
     uint32_t reserved;      /* 0 */
 } kr_msg_header;
@@ -202,9 +206,34 @@ typedef struct {
     uint64_t pool_bytes, workspace_bytes;
 } kr_msg_device_stats;
 
-/* Checks magic, version, kind, flags, limits, reserved zero; not the checksum. */
+/* PATH: how the data path is reached, followed by the transport's address [address_bytes].
+ * The client offers with transports = what it allows and no address; the node answers with the one
+ * it chose and its address; the client answers with its own. */
+enum { KR_PATH_SHM = 1, KR_PATH_TCP = 2, KR_PATH_ALL = 3, KR_PATH_ADDRESS_MAX = 4096 };
+
+typedef struct {
+    uint32_t transports;             /* set of KR_PATH_*; exactly one when there is an address */
+    uint32_t address_bytes;
+    uint64_t host;                   /* equal on both ends: they can share memory */
+} kr_msg_path;
+
+/* Checks magic, version, kind, flags, limits, reserved zero; not the checksum. KR_E_VERSION names
+ * both versions. */
 kr_status kr_msg_header_read(const uint8_t bytes[KR_MSG_HEADER_BYTES], kr_msg_header *header, kr_err *err);
 void kr_msg_header_write(const kr_msg_header *header, uint8_t bytes[KR_MSG_HEADER_BYTES]);
+
+/* XXH3-64 of the payload, seeded with the XXH3-64 (seed 0) of the header's wire form whose
+ * checksum field is 0. */
+uint64_t kr_msg_checksum(const kr_msg_header *header, const uint8_t *payload);
+
+/* Completes header (magic, version, payload_bytes, reserved, checksum) for the payload and writes
+ * its wire form. */
+void kr_msg_seal(kr_msg_header *header, const uint8_t *payload, uint64_t payload_bytes,
+                 uint8_t bytes[KR_MSG_HEADER_BYTES]);
+/* KR_E_CHECKSUM when the payload is not the one that was sealed. */
+kr_status kr_msg_verify(const kr_msg_header *header, const uint8_t *payload, kr_err *err);
+
+/* "ATTEND"; "?" for an unknown kind. */
 const char *kr_msg_name(kr_msg_kind kind);
 
 #endif
