@@ -12,13 +12,14 @@ typedef struct {
     uint64_t n;
     uint32_t k;
     uint32_t *position;   /* out [min(k, n)], ascending */
-    void *scratch;        /* kr_select_scratch_bytes(n, k) */
+    void *scratch;        /* kr_select_scratch_bytes(n, k), 64-byte aligned */
     uint64_t *nan_count;  /* added to */
 } kr_select_topk_args;
 
 /* Returns the number of positions written. */
 typedef uint32_t (*kr_select_topk_fn)(const kr_select_topk_args *args);
 
+/* Enough for every variant, whatever the scores. */
 uint64_t kr_select_scratch_bytes(uint64_t n, uint32_t k);
 
 #endif

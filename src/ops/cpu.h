@@ -1,0 +1,29 @@
+/* Which instruction sets this CPU has, as the variants of ops/ need them. A variant's file is
+ * compiled for a whole set of extensions (Makefile), so each question asks for all of that set. */
+#ifndef KR_OPS_CPU_H
+#define KR_OPS_CPU_H
+
+#include <stdbool.h>
+
+static inline bool kr_cpu_always(void) { return true; }
+
+#if defined(__x86_64__)
+static inline bool kr_cpu_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+
+static inline bool kr_cpu_avx512(void)
+{
+    return kr_cpu_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
+}
+
+static inline bool kr_cpu_avx512bf16(void)
+{
+    return kr_cpu_avx512() && __builtin_cpu_supports("avx512bf16");
+}
+#endif
+
+#endif

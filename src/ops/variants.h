@@ -1,0 +1,46 @@
+/* The implementations of each op, best first, scalar last; a list ends with a NULL name. For the
+ * probe of device/, tests and benches: methods see kr_ops only. */
+#ifndef KR_OPS_VARIANTS_H
+#define KR_OPS_VARIANTS_H
+
+#include "ops/ops.h"
+
+typedef struct {
+    kr_variant variant;
+    kr_attend_tiled_fn run;
+} kr_attend_tiled_variant;
+
+typedef struct {
+    kr_variant variant;
+    kr_page_bounds_fn run;
+} kr_page_bounds_variant;
+
+typedef struct {
+    kr_variant variant;
+    kr_page_score_fn run;
+} kr_page_score_variant;
+
+typedef struct {
+    kr_variant variant;
+    kr_select_topk_fn run;
+} kr_select_topk_variant;
+
+extern const kr_attend_tiled_variant kr_attend_tiled_variants[];
+extern const kr_page_bounds_variant kr_page_bounds_variants[];
+extern const kr_page_score_variant kr_page_score_variants[];
+extern const kr_select_topk_variant kr_select_topk_variants[];
+
+void kr_attend_tiled_scalar(const kr_attend_tiled_args *args);
+void kr_page_bounds_scalar(const kr_page_bounds_args *args);
+void kr_page_score_scalar(const kr_page_score_args *args);
+uint32_t kr_select_topk_scalar(const kr_select_topk_args *args);
+
+#if defined(__x86_64__)
+void kr_attend_tiled_avx2(const kr_attend_tiled_args *args);
+void kr_attend_tiled_avx512(const kr_attend_tiled_args *args);
+void kr_page_score_avx2(const kr_page_score_args *args);
+void kr_page_score_avx512(const kr_page_score_args *args);
+uint32_t kr_select_topk_avx512(const kr_select_topk_args *args);
+#endif
+
+#endif

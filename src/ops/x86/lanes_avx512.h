@@ -1,0 +1,63 @@
+/* The few vector operations that the bodies in ops/..._lanes.h are written in: 16 lanes of F32. */
+#ifndef KR_OPS_X86_LANES_AVX512_H
+#define KR_OPS_X86_LANES_AVX512_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+enum { KR_LANES = 16, KR_LANES_REGISTERS = 32 };
+typedef __m512 kr_lanes;
+
+static inline kr_lanes lanes_load(const float *p) { return _mm512_loadu_ps(p); }
+static inline void lanes_store(float *p, kr_lanes x) { _mm512_storeu_ps(p, x); }
+static inline kr_lanes lanes_set(float x) { return _mm512_set1_ps(x); }
+static inline kr_lanes lanes_fma(kr_lanes a, kr_lanes b, kr_lanes c) { return _mm512_fmadd_ps(a, b, c); }
+static inline kr_lanes lanes_add(kr_lanes a, kr_lanes b) { return _mm512_add_ps(a, b); }
+static inline kr_lanes lanes_sub(kr_lanes a, kr_lanes b) { return _mm512_sub_ps(a, b); }
+static inline kr_lanes lanes_mul(kr_lanes a, kr_lanes b) { return _mm512_mul_ps(a, b); }
+/* a > b ? a : b, so that a NaN in a never wins. */
+static inline kr_lanes lanes_max(kr_lanes a, kr_lanes b) { return _mm512_max_ps(a, b); }
+/* x < limit ? 0 : y, lane by lane; y where x is NaN. */
+static inline kr_lanes lanes_zero_below(kr_lanes x, kr_lanes limit, kr_lanes y)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, limit, _CMP_NLT_UQ), y);
+}
+/* 2^n from the bits of a float whose low mantissa bits hold n. */
+static inline kr_lanes lanes_scale_of(kr_lanes t)
+{
+    const __m512i n = _mm512_add_epi32(_mm512_castps_si512(t), _mm512_set1_epi32(127));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(n, 23));
+}
+static inline kr_lanes lanes_from_bf16(const uint16_t *p)
+{
+    const __m256i h = _mm256_loadu_si256((const __m256i *)p);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+static inline kr_lanes lanes_from_f16(const uint16_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+
+/* 16 E4M3 codes. Exponent and mantissa bits, moved to F32's place, give the value times 2^-120,
+ * subnormals included; the product is exact. */
+static inline kr_lanes lanes_from_e4m3(const uint8_t *p)
+{
+    const __m512i b = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+    const __m512i low = _mm512_and_si512(b, _mm512_set1_epi32(0x7f));
+    const __m512i sign = _mm512_slli_epi32(_mm512_srli_epi32(b, 7), 31);
+    const __mmask16 nan = _mm512_cmpeq_epi32_mask(low, _mm512_set1_epi32(0x7f));
+    const __m512 x = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(low, 20)), _mm512_set1_ps(0x1p120f));
+    return _mm512_mask_mov_ps(_mm512_or_ps(x, _mm512_castsi512_ps(sign)), nan, _mm512_set1_ps(__builtin_nanf("")));
+}
+/* x < 0 ? 0 : x; NaN stays. */
+static inline kr_lanes lanes_relu(kr_lanes x) { return _mm512_max_ps(_mm512_setzero_ps(), x); }
+/* Sums 16 chains by halves. */
+static inline float lanes_sum16(const kr_lanes *chain)
+{
+    const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(*chain), _mm512_extractf32x8_ps(*chain, 1));
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+#endif
