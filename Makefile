@@ -1,19 +1,40 @@
-# karat: one Makefile. Objects under $(B)/; sources by wildcard; libraries by pkg-config.
-#   make            build/karat and build/libkarat.a
-#   make test       install Debian's packages if missing, build, run every test
-#   make check      tests under address and undefined-behaviour sanitizers
+# karat: one Makefile. Objects lie under $(B)/ and mirror the tree; sources are found by wildcard.
+#
+#   make                build/karat and build/libkarat.a
+#   make test           install what is missing (apt), fetch the test model (pip), build, run every test;
+#                       T=tests/files runs a part
+#   make check          every test again under the address and undefined-behaviour sanitizers
+#   make tsan           the tests where threads meet, under the thread sanitizer
+#   make fuzz           each fuzz target for FUZZ_SECONDS seconds (clang, libFuzzer, sanitizers)
+#   make format         rewrite the sources with clang-format; format-check only looks
+#   make tidy           clang-tidy
+#   make oracle         the comparisons with other people's software (Python, slow)
+#   make bench          kernels beside this machine's limits
+#   make demo           a small real model with its KV cache in a second process
+#   make install        PREFIX=/usr/local, DESTDIR=
+#
+# Variables: B build folder, CC compiler, SAN sanitizers (use a B of its own), T tests to run.
+
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
+.DELETE_ON_ERROR:
+
+VERSION := 0.1.0
 B ?= build
 ifeq ($(origin CC),default)
 CC := gcc
 endif
-PKGS := jansson libxxhash libzstd libpcre2-8 hwloc numa ucx gnutls sqlite3
-VERSION := 0.1.0
+PREFIX ?= /usr/local
+FUZZ_SECONDS ?= 20
+JOBS ?= $(shell nproc)
+
+PKGS := jansson libxxhash libzstd libpcre2-8 hwloc gnutls sqlite3
 CPPFLAGS := -I. -Isrc -Iinclude -D_GNU_SOURCE -DKR_VERSION=\"$(VERSION)\"
 WARN := -Wall -Wextra -Wshadow -Wvla -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Werror
 CFLAGS := -std=c17 -O2 -g -ffp-contract=off -fno-math-errno -pthread $(WARN)
-LDLIBS = -ldnnl $(shell pkg-config --libs jansson libxxhash libzstd libpcre2-8 hwloc gnutls sqlite3) -lnuma -lucp -lucs -lm -pthread
+LDFLAGS := -Wl,--as-needed
+# Recursive: asked at the first link, when tools/deps.sh has run.
+LDLIBS = -ldnnl $(shell pkg-config --libs $(PKGS)) -lnuma -lucp -lucs -lm -pthread
 ARCH := $(shell $(CC) -dumpmachine | cut -d- -f1)
 
 ifdef SAN
@@ -31,17 +52,33 @@ endif
 LIB_SRC := $(filter-out src/cli/%,$(SRC))
 CLI_SRC := $(filter src/cli/%,$(SRC))
 OBJ = $(patsubst %.c,$(B)/%.o,$(1))
-TESTS := $(patsubst %.c,$(B)/%,$(shell find tests -name 'test_*.c' | sort))
+
+# T narrows what `make test` and its sanitizer forms run; tests without main are helpers.
+T ?= tests
+TEST_SRC := $(shell find $(T) -name 'test_*.c' 2>/dev/null | sort)
+TESTS := $(patsubst %.c,$(B)/%,$(TEST_SRC))
+TEST_SCRIPTS := $(shell find $(T) -name 'test_*.sh' 2>/dev/null | sort)
+FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+SMOKES := $(if $(filter tests tests/fuzz%,$(T)),$(patsubst fuzz_%,$(B)/tests/fuzz/smoke_%,$(FUZZERS)))
+FORMATTED = $(shell find src include tests examples -name '*.[ch]' 2>/dev/null)
 
 all: $(B)/karat $(B)/libkarat.a
 
-# The only per-file flags: one instruction set per file of ops/x86 and ops/arm.
-$(B)/src/ops/x86/%_avx2.o: CFLAGS += -mavx2 -mfma -mf16c
-$(B)/src/ops/x86/%_avx512.o: CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512vnni -mfma -mf16c
-$(B)/src/ops/x86/%_avx512bf16.o: CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512bf16 -mfma -mf16c
-$(B)/src/ops/x86/%_avx512fp16.o: CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512fp16 -mfma -mf16c
+# ---- compiling and linking
 
-$(B)/%.o: %.c
+# The only per-file flags: one instruction set per file of ops/x86.
+AVX512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi
+$(B)/src/ops/x86/%_avx2.o: CFLAGS += -mavx2 -mfma -mf16c
+$(B)/src/ops/x86/%_avx512.o: CFLAGS += $(AVX512) -mavx512vnni -mfma -mf16c
+$(B)/src/ops/x86/%_avx512bf16.o: CFLAGS += $(AVX512) -mavx512bf16 -mfma -mf16c
+$(B)/src/ops/x86/%_avx512fp16.o: CFLAGS += $(AVX512) -mavx512fp16 -mfma -mf16c
+
+# Changed flags rebuild everything; unchanged ones leave the file, and so the objects, alone.
+FLAGS_TEXT := $(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)
+$(B)/flags: FORCE
+	@mkdir -p $(@D); printf '%s\n' '$(FLAGS_TEXT)' | cmp -s - $@ || printf '%s\n' '$(FLAGS_TEXT)' > $@
+
+$(B)/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
@@ -49,20 +86,121 @@ $(B)/libkarat.a: $(call OBJ,$(LIB_SRC))
 	@rm -f $@
 	ar rcs $@ $^
 
+LINK = $(CC) $(LDFLAGS) -o $@ $(filter %.o %.a,$^) $(LDLIBS)
+
 $(B)/karat: $(call OBJ,$(CLI_SRC)) $(B)/libkarat.a
-	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(LINK)
 
 # Tests of the command line link its objects too, without main.
 $(B)/tests/cli/%: $(B)/tests/cli/%.o $(call OBJ,$(filter-out src/cli/main.c,$(CLI_SRC))) $(B)/libkarat.a
-	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+	$(LINK) -lcmocka
+
+$(B)/tests/fuzz/smoke_%: $(B)/tests/fuzz/fuzz_%.o $(B)/tests/fuzz/smoke_main.o $(B)/libkarat.a
+	$(LINK)
 
 $(B)/tests/%: $(B)/tests/%.o $(B)/libkarat.a
-	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+	$(LINK) -lcmocka
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
+
+# ---- testing
+
+test:
+	@tools/deps.sh build
+	@model=$$(tools/fetch_model.sh) && export KARAT_TEST_MODEL=$$model; $(MAKE) --no-print-directory -j$(JOBS) B=$(B) tests-built && \
+	    $(MAKE) --no-print-directory B=$(B) run-tests
+
+tests-built: all $(TESTS) $(SMOKES)
+
+# Runs what is built, one after another, so that tests which measure time have the machine.
+run-tests: tests-built
+	@KARAT=$(B)/karat KARAT_LIB=$(B)/libkarat.a tools/run_tests.sh $(B)/test-output $(TESTS) $(TEST_SCRIPTS) $(SMOKES)
+
+check:
+	@tools/deps.sh build
+	@model=$$(tools/fetch_model.sh) && export KARAT_TEST_MODEL=$$model KARAT_TEST_SANITIZED=1; \
+	    $(MAKE) --no-print-directory -j$(JOBS) B=$(B)/asan SAN=address,undefined tests-built && \
+	    $(MAKE) --no-print-directory B=$(B)/asan SAN=address,undefined run-tests
+
+# UCX's memory hooks run in threads that the sanitizer has already taken down; it can do without.
+TSAN_ROOMS := base wire node engine
+tsan:
+	@tools/deps.sh build
+	@export UCX_MEM_EVENTS=no KARAT_TEST_SANITIZED=1 TSAN_OPTIONS="halt_on_error=1 $$TSAN_OPTIONS"; \
+	    dirs="$(wildcard $(addprefix tests/,$(TSAN_ROOMS)))"; \
+	    $(MAKE) --no-print-directory -j$(JOBS) B=$(B)/tsan SAN=thread T="$$dirs" tests-built && \
+	    $(MAKE) --no-print-directory B=$(B)/tsan SAN=thread T="$$dirs" run-tests
+
+# libFuzzer over the optimised build with sanitizers, starting from the committed corpora. New inputs
+# stay under $(B); a crash leaves its input there and fails.
+fuzz:
+	@tools/deps.sh lint
+	@$(MAKE) --no-print-directory -j$(JOBS) B=$(B)/fuzz CC=clang SAN=fuzzer-no-link,address,undefined \
+	    $(addprefix $(B)/fuzz/tests/fuzz/run_,$(FUZZERS))
+	@for f in $(FUZZERS); do \
+	    echo "fuzzing $$f for $(FUZZ_SECONDS) s"; mkdir -p $(B)/fuzz/corpus/$$f; \
+	    $(B)/fuzz/tests/fuzz/run_$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=4096 \
+	        -print_final_stats=0 -verbosity=0 -artifact_prefix=$(B)/fuzz/$$f- \
+	        $(B)/fuzz/corpus/$$f tests/fuzz/corpus/$${f#fuzz_}; \
+	done
+
+$(B)/tests/fuzz/run_%: $(B)/tests/fuzz/%.o $(B)/libkarat.a
+	$(CC) $(LDFLAGS) -fsanitize=fuzzer,address,undefined -o $@ $(filter %.o %.a,$^) $(LDLIBS)
+
+oracle:
+	tools/oracle.sh
+
+bench: all
+	$(B)/karat bench $(BENCH_ARGS)
+
+demo:
+	@tools/deps.sh build
+	@$(MAKE) --no-print-directory -j$(JOBS) B=$(B) all
+	@KARAT=$(B)/karat tools/demo.sh
+
+# ---- source hygiene
+
+format:
+	@tools/deps.sh lint
+	clang-format -i $(FORMATTED)
+
+format-check:
+	@tools/deps.sh lint
+	clang-format --dry-run -Werror $(FORMATTED)
+
+# TIDY narrows the files, for instance TIDY=src/base/*.c. One compiler run each: -P runs as many as JOBS.
+TIDY ?= $(filter-out src/ops/arm/%,$(SRC))
+tidy:
+	@tools/deps.sh lint
+	@printf '%s\n' $(TIDY) | xargs -P $(JOBS) -I{} tools/tidy.sh {} $(CPPFLAGS)
+
+# ---- installing
+
+define PC_TEXT
+prefix=$(PREFIX)
+libdir=$${prefix}/lib
+includedir=$${prefix}/include
+
+Name: karat
+Description: sparse attention where the KV cache lives
+Version: $(VERSION)
+Requires.private: $(PKGS)
+Libs: -L$${libdir} -lkarat
+Libs.private: -ldnnl -lnuma -lucp -lucs -lm -pthread
+Cflags: -I$${includedir}
+endef
+export PC_TEXT
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/karat
+	install -m 755 $(B)/karat $(DESTDIR)$(PREFIX)/bin/
+	install -m 644 $(B)/libkarat.a $(DESTDIR)$(PREFIX)/lib/
+	$(if $(wildcard include/karat/*.h),install -m 644 $(wildcard include/karat/*.h) $(DESTDIR)$(PREFIX)/include/karat/)
+	printf '%s\n' "$$PC_TEXT" > $(DESTDIR)$(PREFIX)/lib/pkgconfig/karat.pc
 
 clean:
 	rm -rf $(B)
 
-.PHONY: all clean
+FORCE:
+.PHONY: all test tests-built run-tests check tsan fuzz oracle bench demo format format-check tidy install clean FORCE
 .SECONDARY:

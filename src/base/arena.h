@@ -26,9 +26,9 @@ void kr_arena_free(kr_arena *arena);
 
 /* karat's own heap allocations outside arenas: counted, never returning NULL for a size the
  * machine can serve. A test arms the guard during decode and fails on any call. */
-void *kr_alloc(size_t bytes);                 /* zero-filled; NULL when out of memory */
-void *kr_realloc(void *old, size_t bytes);    /* new bytes are not zero-filled */
+void *kr_alloc(size_t bytes);              /* zero-filled; NULL when out of memory */
+void *kr_realloc(void *old, size_t bytes); /* new bytes are not zero-filled */
 void kr_free(void *p);
-uint64_t kr_alloc_calls(void);                /* calls of kr_alloc and kr_realloc so far */
+uint64_t kr_alloc_calls(void); /* calls of kr_alloc and kr_realloc so far */
 
 #endif

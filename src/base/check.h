@@ -6,7 +6,6 @@
 /* Prints file, line and text to standard error and aborts. */
 _Noreturn void kr_check_failed(const char *file, int line, const char *text);
 
-#define KR_CHECK(condition)                                                   \
-    ((condition) ? (void)0 : kr_check_failed(__FILE__, __LINE__, #condition))
+#define KR_CHECK(condition) ((condition) ? (void)0 : kr_check_failed(__FILE__, __LINE__, #condition))
 
 #endif

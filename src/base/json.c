@@ -89,8 +89,8 @@ static unsigned depth_of(const char *text, size_t bytes)
 
 kr_status kr_json_load(const char *path, json_t **root, kr_err *err)
 {
-    char *text = NULL;
-    size_t bytes = 0;
+    char *text;
+    size_t bytes;
     const kr_status status = read_file(path, &text, &bytes, err);
     if (status != KR_OK)
         return status;
@@ -116,9 +116,9 @@ kr_status kr_json_load(const char *path, json_t **root, kr_err *err)
 static const char *kind_of(const json_t *value)
 {
     static const char *const names[] = {
-        [JSON_OBJECT] = "an object", [JSON_ARRAY] = "an array", [JSON_STRING] = "a string",
+        [JSON_OBJECT] = "an object",   [JSON_ARRAY] = "an array",     [JSON_STRING] = "a string",
         [JSON_INTEGER] = "an integer", [JSON_REAL] = "a real number", [JSON_TRUE] = "true",
-        [JSON_FALSE] = "false", [JSON_NULL] = "null",
+        [JSON_FALSE] = "false",        [JSON_NULL] = "null",
     };
     return names[json_typeof(value)];
 }
@@ -180,7 +180,8 @@ kr_status kr_json_real(kr_json j, const char *key, bool required, double min, do
 
     const double number = json_number_value(value);
     if (!isfinite(number) || number < min || number > max)
-        return kr_fail(err, KR_E_FORMAT, "%s: \"%s\" is %g; must be %g to %g", j.where, key, number, min, max);
+        return kr_fail(err, KR_E_FORMAT, "%s: \"%s\" is %g; must be %g to %g", j.where, key, number, min,
+                       max);
     *out = number;
     return KR_OK;
 }

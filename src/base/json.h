@@ -22,12 +22,12 @@ typedef struct {
 
 /* Each getter writes *out only when the key is present and valid. required = false leaves *out
  * (the default the caller put there) when the key is absent. */
-kr_status kr_json_u64(kr_json j, const char *key, bool required, uint64_t min, uint64_t max,
-                      uint64_t *out, kr_err *err);
-kr_status kr_json_u32(kr_json j, const char *key, bool required, uint32_t min, uint32_t max,
-                      uint32_t *out, kr_err *err);
-kr_status kr_json_real(kr_json j, const char *key, bool required, double min, double max,
-                       double *out, kr_err *err);
+kr_status kr_json_u64(kr_json j, const char *key, bool required, uint64_t min, uint64_t max, uint64_t *out,
+                      kr_err *err);
+kr_status kr_json_u32(kr_json j, const char *key, bool required, uint32_t min, uint32_t max, uint32_t *out,
+                      kr_err *err);
+kr_status kr_json_real(kr_json j, const char *key, bool required, double min, double max, double *out,
+                       kr_err *err);
 kr_status kr_json_bool(kr_json j, const char *key, bool required, bool *out, kr_err *err);
 /* The string belongs to the JSON tree. */
 kr_status kr_json_string(kr_json j, const char *key, bool required, const char **out, kr_err *err);

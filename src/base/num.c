@@ -9,10 +9,7 @@
 
 static const char *const names[KR_DTYPE_COUNT] = {"f32", "f16", "bf16", "e4m3", "i8"};
 
-const char *kr_dtype_name(kr_dtype type)
-{
-    return (unsigned)type < KR_DTYPE_COUNT ? names[type] : "?";
-}
+const char *kr_dtype_name(kr_dtype type) { return (unsigned)type < KR_DTYPE_COUNT ? names[type] : "?"; }
 
 bool kr_dtype_parse(const char *name, kr_dtype *type)
 {

@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+#include "base/check.h"
+
 const char *kr_status_name(kr_status status)
 {
     switch (status) {
@@ -27,8 +29,10 @@ const char *kr_status_text(kr_status status)
     return "unknown status";
 }
 
+#undef kr_fail
 kr_status kr_fail(kr_err *err, kr_status status, const char *format, ...)
 {
+    KR_CHECK(status != KR_OK);
     if (err == NULL)
         return status;
 

@@ -48,9 +48,9 @@ struct kr_team {
     _Atomic(void *) context;
     _Atomic uint32_t parts;
     uint32_t threads;
-    uint64_t spin_ns;        /* 0 when there are more threads than CPUs to run them */
-    void *memory;            /* the allocation this struct was aligned in */
-    team_member member[];    /* [threads]; entry 0, the caller, has no thread */
+    uint64_t spin_ns;     /* 0 when there are more threads than CPUs to run them */
+    void *memory;         /* the allocation this struct was aligned in */
+    team_member member[]; /* [threads]; entry 0, the caller, has no thread */
 };
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t while_equal)
@@ -211,8 +211,10 @@ kr_status kr_team_create(kr_team **team, uint32_t threads, const uint32_t *cpus,
         stop_members(t, started);
         kr_free(memory);
         if (error == EINVAL && cpus != NULL)
-            return kr_fail(err, KR_E_ARG, "cannot bind a thread to CPU %u: not available here", cpus[started]);
-        return kr_fail(err, KR_E_MEMORY, "cannot start thread %u of %u: the system refused", started, threads);
+            return kr_fail(err, KR_E_ARG, "cannot bind a thread to CPU %u: not available here",
+                           cpus[started]);
+        return kr_fail(err, KR_E_MEMORY, "cannot start thread %u of %u: the system refused", started,
+                       threads);
     }
     *team = t;
     return KR_OK;

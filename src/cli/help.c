@@ -122,15 +122,16 @@ static void print_option(const kr_option *option, const void *defaults, FILE *ou
                                  option->choices[i]);
     describe_default(option, defaults, standard, sizeof standard);
     kr_option_variable(option->name, variable, sizeof variable);
-    snprintf(text, sizeof text, "%s%s%s%s%s [%s]", option->help, choices, standard[0] != '\0' ? " (default " : "",
-             standard, standard[0] != '\0' ? ")" : "", variable);
+    snprintf(text, sizeof text, "%s%s%s%s%s [%s]", option->help, choices,
+             standard[0] != '\0' ? " (default " : "", standard, standard[0] != '\0' ? ")" : "", variable);
     print_wrapped(text, column, out);
 }
 
 void kr_options_print_help(const kr_command_line *line, const void *defaults, FILE *out)
 {
-    fprintf(out, "usage: karat %s [OPTION...]%s%s\n\n%s\n\n", line->command, line->arguments != NULL ? " " : "",
-            line->arguments != NULL ? line->arguments : "", line->summary);
+    fprintf(out, "usage: karat %s [OPTION...]%s%s\n\n%s\n\n", line->command,
+            line->arguments != NULL ? " " : "", line->arguments != NULL ? line->arguments : "",
+            line->summary);
     for (uint32_t i = 0; i < line->option_count; i++) {
         if (line->options[i].name == NULL)
             fprintf(out, "%s%s\n", i > 0 ? "\n" : "", line->options[i].help);
@@ -171,7 +172,8 @@ int kr_cli_misused(const char *command, const char *format, ...)
 
 int kr_cli_print_json(json_t *root)
 {
-    const int written = json_dumpf(root, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
+    const int written = json_dumpf(root, stdout,
+                                   JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
 
     json_decref(root);
     if (written != 0 || fputc('\n', stdout) == EOF || fflush(stdout) != 0) {

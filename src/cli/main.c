@@ -15,14 +15,14 @@ static const command commands[] = {
 #define KR_COMMAND_ROW(suffix, name, summary) {name, summary, kr_cmd_##suffix},
     KR_COMMAND_LIST(KR_COMMAND_ROW)
 #undef KR_COMMAND_ROW
-    {NULL, NULL, NULL},
+        {NULL, NULL, NULL},
 };
 
 static const char *const command_names[] = {
 #define KR_COMMAND_NAME(suffix, name, summary) name,
     KR_COMMAND_LIST(KR_COMMAND_NAME)
 #undef KR_COMMAND_NAME
-    NULL,
+        NULL,
 };
 
 static void print_help(FILE *out)

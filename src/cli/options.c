@@ -358,7 +358,8 @@ static bool asks_for(int argc, char **argv, const char *word, const char *letter
 static kr_status check_count(const kr_command_line *line, int count, char **rest, kr_err *err)
 {
     if (count < line->arguments_min)
-        return kr_fail(err, KR_E_ARG, "%s is missing; karat %s --help shows how", line->arguments, line->command);
+        return kr_fail(err, KR_E_ARG, "%s is missing; karat %s --help shows how", line->arguments,
+                       line->command);
     if (count > line->arguments_max)
         return kr_fail(err, KR_E_ARG, "unexpected argument \"%s\"", rest[line->arguments_max]);
     return KR_OK;

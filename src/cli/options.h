@@ -80,9 +80,9 @@ typedef enum {
 } kr_option_type;
 
 typedef struct {
-    const char *name;           /* long name without dashes; NULL: the row is a heading, text in help */
-    const char *alias;          /* second long name (what peers call it), or NULL */
-    char letter;                /* short name, or 0 */
+    const char *name;  /* long name without dashes; NULL: the row is a heading, text in help */
+    const char *alias; /* second long name (what peers call it), or NULL */
+    char letter;       /* short name, or 0 */
     kr_option_type type;
     size_t at;                  /* offsetof(options struct, field) */
     uint64_t min, max;          /* U32, U64, SIZE, SIZES; max 0 = what the type holds */

@@ -95,9 +95,10 @@ static void getters_check_kind_and_range(void **state)
     const char *text = "before";
     (void)state;
 
-    assert_int_equal(load("{\"n\": 9223372036854775807, \"minus\": -1, \"r\": 0.5, \"s\": \"x\", \"t\": true}", &root,
-                          &err),
-                     KR_OK);
+    assert_int_equal(
+        load("{\"n\": 9223372036854775807, \"minus\": -1, \"r\": 0.5, \"s\": \"x\", \"t\": true}", &root,
+             &err),
+        KR_OK);
     const kr_json j = {root, "h200.json: memory"};
 
     assert_int_equal(kr_json_u64(j, "n", true, 0, UINT64_MAX, &u, &err), KR_OK);

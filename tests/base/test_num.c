@@ -9,11 +9,11 @@
 typedef struct {
     const char *name;
     kr_dtype type;
-    uint32_t codes;           /* non-negative finite codes are 0..codes-1, in order of value */
+    uint32_t codes; /* non-negative finite codes are 0..codes-1, in order of value */
     int mantissa_bits, bias;
-    uint32_t sign;            /* the sign bit */
-    uint32_t overflow;        /* code of what rounds past the largest finite value */
-    double overflow_from;     /* smallest magnitude that rounds there */
+    uint32_t sign;        /* the sign bit */
+    uint32_t overflow;    /* code of what rounds past the largest finite value */
+    double overflow_from; /* smallest magnitude that rounds there */
 } format;
 
 static const format formats[] = {
@@ -116,7 +116,8 @@ static void encoding_rounds_to_nearest_even(void **state)
         fill_values(f);
         for (uint32_t code = 0; code + 1 < f->codes; code++) {
             const float here = (float)value[code];
-            const float middle = (float)((value[code] + value[code + 1]) / 2); /* exact but for bf16's smallest */
+            const float middle = (float)((value[code] + value[code + 1]) /
+                                         2); /* exact but for bf16's smallest */
             check_encoding(f, here);
             check_encoding(f, nextafterf(here, INFINITY));
             check_encoding(f, nextafterf(here, 0.0f));

@@ -10,7 +10,8 @@ static void known_answers(void **state)
     (void)state;
     assert_true(kr_rng_at(0, 0, 0) == 0xe169c58d6627e8d5u);
     assert_true(kr_rng_at(UINT64_MAX, UINT64_MAX, UINT64_MAX) == 0x41c83b0e408f276du);
-    assert_true(kr_rng_at(0x299f31d0a4093822u, 0x0370734413198a2eu, 0x85a308d3243f6a88u) == 0x94fdccebd16cfe09u);
+    assert_true(kr_rng_at(0x299f31d0a4093822u, 0x0370734413198a2eu, 0x85a308d3243f6a88u) ==
+                0x94fdccebd16cfe09u);
 }
 
 static void draws_do_not_depend_on_order(void **state)

@@ -187,7 +187,8 @@ static void nearest_names(void **state)
     assert_string_equal(kr_text_nearest("memorynode", names), "memory-node");
     assert_null(kr_text_nearest("zzz", names));
     assert_null(kr_text_nearest("zzz", names + 3));
-    assert_null(kr_text_nearest("a-word-much-longer-than-any-name-of-an-option-or-a-key-could-sensibly-be", names));
+    assert_null(
+        kr_text_nearest("a-word-much-longer-than-any-name-of-an-option-or-a-key-could-sensibly-be", names));
 }
 
 static void span_rings_keep_the_newest(void **state)

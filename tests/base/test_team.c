@@ -12,8 +12,8 @@ enum { PARTS_MAX = 64, THREADS = 8 };
 
 typedef struct {
     _Atomic uint32_t ran[PARTS_MAX];
-    uint64_t result[PARTS_MAX];         /* plain memory: the sanitizer sees a missing barrier */
-    _Atomic uint32_t *busy;             /* [THREADS] shared by all jobs */
+    uint64_t result[PARTS_MAX]; /* plain memory: the sanitizer sees a missing barrier */
+    _Atomic uint32_t *busy;     /* [THREADS] shared by all jobs */
     _Atomic uint32_t faults;
     uint64_t salt;
     uint32_t work;
@@ -108,7 +108,8 @@ static void an_idle_team_sleeps(void **state)
     usleep(200000);
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
     kr_team_destroy(team);
-    const double used = (double)(after.tv_sec - before.tv_sec) + 1e-9 * (double)(after.tv_nsec - before.tv_nsec);
+    const double used = (double)(after.tv_sec - before.tv_sec) +
+                        1e-9 * (double)(after.tv_nsec - before.tv_nsec);
     assert_true(used < 0.02);
 }
 

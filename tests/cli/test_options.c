@@ -28,21 +28,54 @@ static const char *const modes[] = {"embedded", "remote", NULL};
 static const kr_option table[] = {
     {.help = "model:"},
     {.name = "json", .type = KR_OPT_FLAG, .at = offsetof(options, json), .help = "print JSON"},
-    {.name = "color", .type = KR_OPT_FLAG, .letter = 'C', .at = offsetof(options, color), .help = "use colour"},
-    {.name = "prompt", .alias = "text", .letter = 'p', .type = KR_OPT_STRING, .at = offsetof(options, prompt),
-     .value = "TEXT", .help = "text to continue"},
-    {.name = "threads", .letter = 't', .type = KR_OPT_U32, .at = offsetof(options, threads), .min = 1,
-     .max = 256, .value = "N", .help = "threads"},
+    {.name = "color",
+     .type = KR_OPT_FLAG,
+     .letter = 'C',
+     .at = offsetof(options, color),
+     .help = "use colour"},
+    {.name = "prompt",
+     .alias = "text",
+     .letter = 'p',
+     .type = KR_OPT_STRING,
+     .at = offsetof(options, prompt),
+     .value = "TEXT",
+     .help = "text to continue"},
+    {.name = "threads",
+     .letter = 't',
+     .type = KR_OPT_U32,
+     .at = offsetof(options, threads),
+     .min = 1,
+     .max = 256,
+     .value = "N",
+     .help = "threads"},
     {.name = "seed", .type = KR_OPT_U64, .at = offsetof(options, seed), .value = "N", .help = "seed"},
-    {.name = "pool-size", .type = KR_OPT_SIZE, .at = offsetof(options, pool), .min = 1024, .value = "BYTES",
+    {.name = "pool-size",
+     .type = KR_OPT_SIZE,
+     .at = offsetof(options, pool),
+     .min = 1024,
+     .value = "BYTES",
      .help = "bytes of the pool"},
-    {.name = "temperature", .type = KR_OPT_REAL, .at = offsetof(options, temperature), .real_max = 2.0,
-     .value = "T", .help = "sampling temperature"},
-    {.name = "mode", .type = KR_OPT_CHOICE, .at = offsetof(options, mode), .choices = modes, .value = "MODE",
+    {.name = "temperature",
+     .type = KR_OPT_REAL,
+     .at = offsetof(options, temperature),
+     .real_max = 2.0,
+     .value = "T",
+     .help = "sampling temperature"},
+    {.name = "mode",
+     .type = KR_OPT_CHOICE,
+     .at = offsetof(options, mode),
+     .choices = modes,
+     .value = "MODE",
      .help = "where the node runs"},
-    {.name = "contexts", .type = KR_OPT_SIZES, .at = offsetof(options, contexts), .value = "N,...",
+    {.name = "contexts",
+     .type = KR_OPT_SIZES,
+     .at = offsetof(options, contexts),
+     .value = "N,...",
      .help = "contexts"},
-    {.name = "methods", .type = KR_OPT_STRINGS, .at = offsetof(options, methods), .value = "NAME,...",
+    {.name = "methods",
+     .type = KR_OPT_STRINGS,
+     .at = offsetof(options, methods),
+     .value = "NAME,...",
      .help = "methods"},
 };
 
@@ -101,8 +134,8 @@ static void every_type_is_read(void **state)
     (void)state;
 
     PARSE(&r, "--json", "m", "-p", "hi", "--threads=8", "--seed", "18446744073709551615", "--pool-size", "3g",
-          "--temperature", "0.5", "--mode", "remote", "--contexts", "64K,1M,5", "--methods", "dense,quest", "n",
-          "--no-color");
+          "--temperature", "0.5", "--mode", "remote", "--contexts", "64K,1M,5", "--methods", "dense,quest",
+          "n", "--no-color");
     assert_true(r.go_on);
     assert_true(r.o.json);
     assert_false(r.o.color);
@@ -211,9 +244,15 @@ static void every_refusal_is_one_line_and_status_2(void **state)
 static void help_shows_the_table(void **state)
 {
     static const char *const shown[] = {
-        "usage: karat try [OPTION...] MODEL", "-t, --threads N",          "(default 4)",
-        "[KARAT_THREADS]",                    "--prompt, --text TEXT",    "embedded, remote (default embedded)",
-        "(default 1M) [KARAT_POOL_SIZE]",     "  karat try a\n  karat try b\n", "model:\n",
+        "usage: karat try [OPTION...] MODEL",
+        "-t, --threads N",
+        "(default 4)",
+        "[KARAT_THREADS]",
+        "--prompt, --text TEXT",
+        "embedded, remote (default embedded)",
+        "(default 1M) [KARAT_POOL_SIZE]",
+        "  karat try a\n  karat try b\n",
+        "model:\n",
     };
     run r;
     (void)state;
