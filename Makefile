@@ -30,11 +30,11 @@ JOBS ?= $(shell nproc)
 
 PKGS := jansson libxxhash libzstd libpcre2-8 hwloc gnutls sqlite3
 CPPFLAGS := -I. -Isrc -Iinclude -D_GNU_SOURCE -DKR_VERSION=\"$(VERSION)\"
-WARN := -Wall -Wextra -Wshadow -Wvla -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Werror
+WARN := -Wall -Wextra -Wshadow -Wvla -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wno-psabi -Werror
 CFLAGS := -std=c17 -O2 -g -ffp-contract=off -fno-math-errno -pthread $(WARN)
 LDFLAGS := -Wl,--as-needed
 # Recursive: asked at the first link, when tools/deps.sh has run.
-LDLIBS = -ldnnl $(shell pkg-config --libs $(PKGS)) -lnuma -lucp -lucs -lm -pthread
+LDLIBS = -ldnnl -lgomp $(shell pkg-config --libs $(PKGS)) -lnuma -lucp -lucs -lm -pthread
 ARCH := $(shell $(CC) -dumpmachine | cut -d- -f1)
 
 ifdef SAN
