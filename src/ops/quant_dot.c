@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/num.h"
+#include "ops/cpu.h"
 #include "ops/quant_dot_variants.h"
 #include "ops/quant_dot_walk.h"
 
@@ -96,31 +97,12 @@ static void quant_dot_scalar(const kr_quant_dot_args *args)
     kr_quant_dot_walk(args, tile_scalar);
 }
 
-static bool always(void)
-{
-    return true;
-}
-
-#if defined(__x86_64__)
-static bool have_avx2(void)
-{
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-}
-
-static bool have_avx512(void)
-{
-    return have_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
-}
-#endif
-
 const kr_quant_dot_variant kr_quant_dot_variants[] = {
 #if defined(__x86_64__)
-    {"avx512", have_avx512, kr_quant_dot_avx512},
-    {"avx2", have_avx2, kr_quant_dot_avx2},
+    {"avx512", kr_cpu_avx512, kr_quant_dot_avx512},
+    {"avx2", kr_cpu_avx2, kr_quant_dot_avx2},
 #endif
-    {"scalar", always, quant_dot_scalar},
+    {"scalar", kr_cpu_always, quant_dot_scalar},
 };
 const uint32_t kr_quant_dot_variant_count = sizeof kr_quant_dot_variants / sizeof kr_quant_dot_variants[0];
 

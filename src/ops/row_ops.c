@@ -1,15 +1,11 @@
 /* Row operations for any CPU, the list of variants, and rotary tables. */
 #include "ops/row_ops.h"
 
+#include "ops/cpu.h"
 #include "ops/row_ops_body.h"
 #include "ops/row_ops_variants.h"
 
-static bool always(void)
-{
-    return true;
-}
-
-static const kr_row_ops scalar = {.name = "scalar", .usable = always, KR_ROW_OPS_ENTRIES};
+static const kr_row_ops scalar = {.name = "scalar", .usable = kr_cpu_always, KR_ROW_OPS_ENTRIES};
 
 const kr_row_ops *const kr_row_ops_variants[] = {
 #if defined(__x86_64__)
