@@ -8,8 +8,13 @@
 #ifndef KR_OPS_OPS_H
 #define KR_OPS_OPS_H
 
+#include "ops/attend_rows.h"
 #include "ops/attend_tiled.h"
+#include "ops/block_score.h"
+#include "ops/channel_dot.h"
+#include "ops/dsa_score.h"
 #include "ops/page_bounds.h"
+#include "ops/row_dot.h"
 #include "ops/select.h"
 
 typedef struct kr_ops {
@@ -17,6 +22,11 @@ typedef struct kr_ops {
     kr_page_bounds_fn page_bounds_append;
     kr_page_score_fn page_score;
     kr_select_topk_fn select_topk;
+    kr_attend_rows_fn attend_rows;
+    kr_dsa_score_fn dsa_score;
+    kr_block_score_fn block_score;
+    kr_row_dot_fn row_dot;
+    kr_channel_dot_fn channel_dot;
 } kr_ops;
 
 /* All entries scalar: the specification. */

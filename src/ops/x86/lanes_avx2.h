@@ -5,7 +5,9 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-enum { KR_LANES = 8, KR_LANES_REGISTERS = 16 };
+/* Macros, since bodies choose register tiles with #if. */
+#define KR_LANES 8
+#define KR_LANES_REGISTERS 16
 typedef __m256 kr_lanes;
 
 static inline kr_lanes lanes_load(const float *p) { return _mm256_loadu_ps(p); }
@@ -58,6 +60,18 @@ static inline float lanes_sum16(const kr_lanes *chain)
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+/* 8 words of two BF16 each: the low halves and the high halves. */
+static inline void lanes_from_bf16_pairs(const uint16_t *p, kr_lanes *low, kr_lanes *high)
+{
+    const __m256i w = _mm256_loadu_si256((const __m256i *)p);
+    *low = _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
+    *high = _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32((int)0xffff0000u)));
+}
+/* x where x is NaN, else y. */
+static inline kr_lanes lanes_nan_or(kr_lanes x, kr_lanes y)
+{
+    return _mm256_blendv_ps(y, x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
 }
 
 #endif

@@ -5,7 +5,9 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-enum { KR_LANES = 16, KR_LANES_REGISTERS = 32 };
+/* Macros, since bodies choose register tiles with #if. */
+#define KR_LANES 16
+#define KR_LANES_REGISTERS 32
 typedef __m512 kr_lanes;
 
 static inline kr_lanes lanes_load(const float *p) { return _mm512_loadu_ps(p); }
@@ -58,6 +60,18 @@ static inline float lanes_sum16(const kr_lanes *chain)
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+/* 16 words of two BF16 each: the low halves and the high halves. */
+static inline void lanes_from_bf16_pairs(const uint16_t *p, kr_lanes *low, kr_lanes *high)
+{
+    const __m512i w = _mm512_loadu_si512(p);
+    *low = _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
+    *high = _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32((int)0xffff0000u)));
+}
+/* x where x is NaN, else y. */
+static inline kr_lanes lanes_nan_or(kr_lanes x, kr_lanes y)
+{
+    return _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x);
 }
 
 #endif

@@ -1,0 +1,270 @@
+/* Body of the vector variants of attend_rows: lane = query row. Included once per ISA after its
+ * lanes header, with KR_ATTEND_ROWS_NAME the function to define.
+ *
+ * Rows are worked in groups of up to 4 vectors; a group's transposed query, scores and accumulator
+ * stay in the second-level cache. Tokens are worked in blocks converted to F32 once a pass. Every
+ * (row, token) dot and every (row, dim) sum is one FMA chain in index order, carried through memory
+ * between chunks, so the bits are those of the scalar form. Both products are one tile kernel. */
+#include <float.h>
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "ops/attend_rows.h"
+#include "ops/variants.h"
+#include "ops/lanes_exp.h"
+
+enum {
+    GROUP_VECTORS = KR_LANES_REGISTERS == 32 ? 4 : 2,
+    TOKEN_BLOCK = 96,
+    DIM_CHUNK = 96 /* query chunk of a full group: 24 KB, so that it stays in the first-level cache */
+};
+
+/* One group of rows while it is worked on. */
+typedef struct {
+    const kr_attend_rows_args *a;
+    uint32_t first_row, rows, vectors, width; /* width = vectors * KR_LANES */
+    float *query;   /* [key_dim][width] */
+    float *score;   /* [positions][width] */
+    float *acc;     /* [value_dim][width] */
+    float *element; /* [TOKEN_BLOCK][max dim] */
+    float *maximum, *sum; /* [width] */
+} row_group;
+
+/* A product to accumulate: out[t][width] += sum over steps of x[step][width] * y[t][step]. */
+typedef struct {
+    const float *x, *y;
+    float *out;
+    size_t t_stride, step_stride; /* of y, in elements */
+    uint32_t width, steps;
+} product;
+
+static void convert_row(kr_dtype type, const void *row, float *out, uint32_t dim)
+{
+    const uint16_t *half = row;
+    uint32_t c = 0;
+
+    if (type == KR_BF16)
+        for (; c + KR_LANES <= dim; c += KR_LANES)
+            lanes_store(out + c, lanes_from_bf16(half + c));
+    else if (type == KR_F16)
+        for (; c + KR_LANES <= dim; c += KR_LANES)
+            lanes_store(out + c, lanes_from_f16(half + c));
+    kr_to_f32(type, (const uint8_t *)row + (size_t)c * kr_dtype_bytes(type), out + c, dim - c);
+}
+
+/* H vectors of rows times T columns, all partial sums in registers. */
+#define DEFINE_TILE(H, T)                                                                 \
+    static void tile_##H##_##T(const product *p)                                          \
+    {                                                                                     \
+        const float *x = p->x, *y = p->y;                                                 \
+        kr_lanes sum[T][H];                                                               \
+                                                                                          \
+        _Pragma("GCC unroll 16")                                                          \
+        for (int t = 0; t < T; t++)                                                       \
+            _Pragma("GCC unroll 16")                                                      \
+            for (int h = 0; h < H; h++)                                                   \
+                sum[t][h] = lanes_load(p->out + (size_t)t * p->width + h * KR_LANES);     \
+        for (uint32_t s = 0; s < p->steps; s++, x += p->width, y += p->step_stride) {     \
+            kr_lanes xv[H];                                                               \
+                                                                                          \
+            _Pragma("GCC unroll 16")                                                      \
+            for (int h = 0; h < H; h++)                                                   \
+                xv[h] = lanes_load(x + h * KR_LANES);                                     \
+            _Pragma("GCC unroll 16")                                                      \
+            for (int t = 0; t < T; t++) {                                                 \
+                const kr_lanes yv = lanes_set(y[(size_t)t * p->t_stride]);                \
+                                                                                          \
+                _Pragma("GCC unroll 16")                                                  \
+                for (int h = 0; h < H; h++)                                               \
+                    sum[t][h] = lanes_fma(xv[h], yv, sum[t][h]);                          \
+            }                                                                             \
+        }                                                                                 \
+        _Pragma("GCC unroll 16")                                                          \
+        for (int t = 0; t < T; t++)                                                       \
+            _Pragma("GCC unroll 16")                                                      \
+            for (int h = 0; h < H; h++)                                                   \
+                lanes_store(p->out + (size_t)t * p->width + h * KR_LANES, sum[t][h]);     \
+    }
+
+DEFINE_TILE(1, 12)
+DEFINE_TILE(1, 1)
+DEFINE_TILE(2, 6)
+DEFINE_TILE(2, 1)
+#if KR_LANES == 16
+DEFINE_TILE(3, 8)
+DEFINE_TILE(3, 1)
+DEFINE_TILE(4, 6)
+DEFINE_TILE(4, 1)
+#endif
+
+/* Wide and narrow tile for each number of vectors; 12 partial sums or more hide the FMA latency. */
+static const struct {
+    uint32_t columns;
+    void (*wide)(const product *), (*narrow)(const product *);
+} tiles[] = {
+    {12, tile_1_12, tile_1_1},
+    {6, tile_2_6, tile_2_1},
+#if KR_LANES == 16
+    {8, tile_3_8, tile_3_1},
+    {6, tile_4_6, tile_4_1},
+#endif
+};
+
+static void multiply(const row_group *g, product p, uint32_t columns)
+{
+    const uint32_t wide = tiles[g->vectors - 1].columns;
+
+    for (; columns >= wide; columns -= wide) {
+        tiles[g->vectors - 1].wide(&p);
+        p.y += wide * p.t_stride;
+        p.out += (size_t)wide * p.width;
+    }
+    for (; columns > 0; columns--) {
+        tiles[g->vectors - 1].narrow(&p);
+        p.y += p.t_stride;
+        p.out += p.width;
+    }
+}
+
+static void load_query(const row_group *g)
+{
+    for (uint32_t r = 0; r < g->width; r++)
+        for (uint32_t c = 0; c < g->a->key_dim; c++)
+            g->query[(size_t)c * g->width + r] = r < g->rows ? g->a->query[g->first_row + r][c] : 0.0f;
+}
+
+/* Scores of all positions, unscaled. */
+static void score_positions(const row_group *g)
+{
+    const uint32_t dim = g->a->key_dim;
+
+    memset(g->score, 0, sizeof(float) * g->a->positions * g->width);
+    for (uint32_t i = 0; i < g->a->positions; i += TOKEN_BLOCK) {
+        const uint32_t n = g->a->positions - i < TOKEN_BLOCK ? g->a->positions - i : TOKEN_BLOCK;
+
+        for (uint32_t j = 0; j < n; j++)
+            convert_row(g->a->type, g->a->key_row[i + j], g->element + (size_t)j * dim, dim);
+        for (uint32_t c = 0; c < dim; c += DIM_CHUNK) {
+            const uint32_t steps = dim - c < DIM_CHUNK ? dim - c : DIM_CHUNK;
+
+            multiply(g, (product){g->query + (size_t)c * g->width, g->element + c,
+                                  g->score + (size_t)i * g->width, dim, 1, g->width, steps}, n);
+        }
+    }
+}
+
+/* Rows of the group that do not see position i get -inf there. */
+static void mask_position(const row_group *g, uint32_t i)
+{
+    for (uint32_t r = 0; r < g->rows; r++)
+        if (i < g->a->from[g->first_row + r] || i >= g->a->to[g->first_row + r])
+            g->score[(size_t)i * g->width + r] = -INFINITY;
+}
+
+static bool sees_all(const row_group *g)
+{
+    for (uint32_t r = 0; r < g->rows; r++)
+        if (g->a->from[g->first_row + r] != 0 || g->a->to[g->first_row + r] != g->a->positions)
+            return false;
+    return true;
+}
+
+static void finish_scores(const row_group *g)
+{
+    const kr_attend_rows_args *a = g->a;
+    const kr_lanes scale = lanes_set(a->scale);
+    const bool all = sees_all(g);
+
+    for (uint32_t i = 0; i < a->positions; i++) {
+        float *score = g->score + (size_t)i * g->width;
+
+        for (uint32_t r = 0; r < g->width; r += KR_LANES) {
+            kr_lanes s = lanes_mul(lanes_load(score + r), scale);
+
+            if (a->bias)
+                s = lanes_add(s, lanes_set(a->bias[i]));
+            lanes_store(score + r, s);
+        }
+        if (!all)
+            mask_position(g, i);
+    }
+}
+
+/* Scores to probabilities for one vector of rows: maximum, exp, sum over positions in order. */
+static void softmax(const row_group *g, uint32_t vector)
+{
+    const kr_attend_rows_args *a = g->a;
+    float *score = g->score + vector * KR_LANES;
+    kr_lanes maximum = lanes_set(-INFINITY), sum = lanes_set(0.0f);
+
+    for (uint32_t i = 0; i < a->positions; i++)
+        maximum = lanes_max(lanes_load(score + (size_t)i * g->width), maximum);
+    lanes_store(g->maximum + vector * KR_LANES, maximum);
+    maximum = lanes_max(maximum, lanes_set(-FLT_MAX));
+    for (uint32_t i = 0; i < a->positions; i++) {
+        const kr_lanes p = lanes_exp(lanes_sub(lanes_load(score + (size_t)i * g->width), maximum));
+
+        lanes_store(score + (size_t)i * g->width, p);
+        sum = a->mass ? lanes_fma(lanes_set(a->mass[i]), p, sum) : lanes_add(sum, p);
+    }
+    lanes_store(g->sum + vector * KR_LANES, sum);
+}
+
+static void weigh_values(const row_group *g)
+{
+    const uint32_t dim = g->a->value_dim;
+
+    memset(g->acc, 0, sizeof(float) * dim * g->width);
+    for (uint32_t i = 0; i < g->a->positions; i += TOKEN_BLOCK) {
+        const uint32_t n = g->a->positions - i < TOKEN_BLOCK ? g->a->positions - i : TOKEN_BLOCK;
+
+        for (uint32_t j = 0; j < n; j++)
+            convert_row(g->a->type, g->a->value_row[i + j], g->element + (size_t)j * dim, dim);
+        multiply(g, (product){g->score + (size_t)i * g->width, g->element, g->acc, 1, dim, g->width, n}, dim);
+    }
+}
+
+static void store_rows(const row_group *g)
+{
+    const uint32_t dim = g->a->value_dim;
+
+    for (uint32_t r = 0; r < g->rows; r++) {
+        float *out = g->a->accumulator + (size_t)(g->first_row + r) * dim;
+
+        for (uint32_t d = 0; d < dim; d++)
+            out[d] = g->acc[(size_t)d * g->width + r];
+        g->a->maximum[g->first_row + r] = g->maximum[r];
+        g->a->sum[g->first_row + r] = g->sum[r];
+    }
+}
+
+void KR_ATTEND_ROWS_NAME(const kr_attend_rows_args *a)
+{
+    const uint32_t dim = a->key_dim > a->value_dim ? a->key_dim : a->value_dim;
+
+    KR_CHECK(a->positions <= KR_ATTEND_POSITIONS_MAX && a->rows <= KR_ATTEND_ROWS_MAX);
+    KR_CHECK(a->key_dim <= KR_ATTEND_DIM_MAX && a->value_dim <= KR_ATTEND_DIM_MAX);
+    for (uint32_t r = 0; r < a->rows; r += GROUP_VECTORS * KR_LANES) {
+        row_group g = {.a = a, .first_row = r, .rows = a->rows - r};
+
+        if (g.rows > GROUP_VECTORS * KR_LANES)
+            g.rows = GROUP_VECTORS * KR_LANES;
+        g.vectors = (g.rows + KR_LANES - 1) / KR_LANES;
+        g.width = g.vectors * KR_LANES;
+        g.query = a->scratch;
+        g.acc = g.query + (size_t)a->key_dim * g.width;
+        g.element = g.acc + (size_t)a->value_dim * g.width;
+        g.maximum = g.element + (size_t)TOKEN_BLOCK * dim;
+        g.sum = g.maximum + g.width;
+        g.score = g.sum + g.width;
+        load_query(&g);
+        score_positions(&g);
+        finish_scores(&g);
+        for (uint32_t v = 0; v < g.vectors; v++)
+            softmax(&g, v);
+        weigh_values(&g);
+        store_rows(&g);
+    }
+}
