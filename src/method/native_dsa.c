@@ -73,6 +73,13 @@ static kr_status plan_dsa(const kr_method_config *config, const kr_attention_sha
     return KR_OK;
 }
 
+static uint32_t lists(const kr_method_config *config, const kr_attention_shape *shape)
+{
+    (void)config;
+    (void)shape;
+    return 1;
+}
+
 const kr_method kr_method_dsa = {
     .abi = KR_METHOD_ABI,
     .version = 1,
@@ -80,4 +87,5 @@ const kr_method kr_method_dsa = {
     .summary = "token selection by the model's lightning indexer, own or shared",
     .source = "deepseek-ai/DeepSeek-V3.2-Exp; THUDM GLM-5.2 (index sharing)",
     .plan = plan_dsa,
+    .lists = lists,
 };

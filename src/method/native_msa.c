@@ -14,7 +14,8 @@ static kr_status check(const kr_method_config *config, const kr_attention_shape 
     const uint32_t heads = config->parameter[KR_NATIVE_HEADS], dim = config->parameter[KR_NATIVE_DIM];
 
     if (shape->latent || heads != shape->kv_heads)
-        return kr_fail(err, KR_E_UNSUPPORTED, "msa: layer %u needs GQA and one index head per KV head, %u; it has %u",
+        return kr_fail(err, KR_E_UNSUPPORTED,
+                       "msa: layer %u needs GQA and one index head for each of %u KV heads, not %u",
                        shape->layer, shape->kv_heads, heads);
     if (dim == 0 || dim > KR_HEAD_DIM_MAX)
         return kr_fail(err, KR_E_SHAPE, "msa: index keys of %u, must be 1..%d", dim, KR_HEAD_DIM_MAX);
@@ -64,6 +65,12 @@ static kr_status plan_msa(const kr_method_config *config, const kr_attention_sha
     return KR_OK;
 }
 
+static uint32_t lists(const kr_method_config *config, const kr_attention_shape *shape)
+{
+    (void)config;
+    return shape->kv_heads;
+}
+
 const kr_method kr_method_msa = {
     .abi = KR_METHOD_ABI,
     .version = 1,
@@ -71,4 +78,5 @@ const kr_method kr_method_msa = {
     .summary = "block selection by the model's own index keys, per KV head",
     .source = "MiniMax-AI MiniMax-M3; vllm-project/vllm index_topk.py",
     .plan = plan_msa,
+    .lists = lists,
 };

@@ -91,19 +91,22 @@ kr_load kr_row_load(const kr_method_plan *plan, uint64_t context_tokens);
 typedef struct {
     uint64_t weight_bytes;          /* on the compute rank */
     uint64_t activation_bytes;      /* compute-side buffers */
-    uint64_t kv_token_bytes;        /* per token on the node, all layers, page layout included */
+    uint64_t kv_token_bytes;        /* per token on the node, all layers: pages less index areas */
     uint64_t index_token_bytes;     /* per token, page index areas */
     uint64_t page_bytes[2];         /* per layer group */
     uint64_t record_bytes;          /* per session: index records of all layers */
     uint64_t workspace_bytes;       /* node-side stage workspaces per device */
 } kr_memory_plan;
 
-/* Pool pages of the node for sessions of the given lengths (tokens), by layer group; windows drop
- * pages. */
+/* Sizes for sessions of up to context_max tokens and messages of up to rows_max query rows. */
 kr_status kr_program_memory(const kr_program *program, uint64_t context_max, uint32_t rows_max,
                             kr_memory_plan *memory, kr_err *err);
 
-/* FNV-free digest of structure and cost terms: two builds of one configuration agree. */
+/* Pages that a session of tokens occupies, by layer group. Windows drop pages, so the local group
+ * stops growing; it is 0 for a model without one. */
+void kr_program_pages(const kr_program *program, uint64_t tokens, uint64_t pages[2]);
+
+/* Digest of structure and cost terms: two builds of one configuration agree. */
 uint64_t kr_program_digest(const kr_program *program);
 
 #endif

@@ -1,8 +1,9 @@
 /* A recorded run: what a worker could see and what it started, so that the simulator can replay
  * the engine's run and must come to the same decisions.
  *
- * File: JSON lines. First line: {"karat_run":1,"policy","program_digest","workers","steps"}; then
- * one event a line {"t","step","op","worker","what"}. Written by engine/, read by sim/. */
+ * File: JSON lines. First line: {"karat_run":1,"policy","program_digest","workers","steps",
+ * "micro_batches"}; then one event a line {"t","step","op","worker","what"}, times ascending.
+ * Written by engine/, read by sim/. */
 #ifndef KR_PROGRAM_RECORD_H
 #define KR_PROGRAM_RECORD_H
 

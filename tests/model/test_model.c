@@ -62,7 +62,8 @@ static void published_sizes(void **state)
 static void parameters_by_class(void **state)
 {
     const kr_model ds = load("deepseek-v3.2"), glm = load("glm-5.2"), m3 = load("minimax-m3");
-    const kr_parameters a = kr_model_parameters(&ds), b = kr_model_parameters(&glm), c = kr_model_parameters(&m3);
+    const kr_parameters a = kr_model_parameters(&ds), b = kr_model_parameters(&glm);
+    const kr_parameters c = kr_model_parameters(&m3);
 
     (void)state;
     assert_int_equal(a.attention, 61 * 187105280ull);
