@@ -153,7 +153,8 @@ kr_status kr_bpe_word(const kr_tokenizer *tokenizer, kr_bpe_scratch *scratch, co
 
 /* --- normalising (nfc.c) --- */
 
-/* Canonical composition of text (valid UTF-8) into a new kr_alloc'ed buffer. O(n log n). */
+/* Canonical composition of text (valid UTF-8) into a new buffer for kr_free, or *out = NULL when
+ * text is already composed. O(n log n) time, memory linear in bytes. */
 kr_status kr_nfc(const char *text, size_t bytes, char **out, size_t *out_bytes, kr_err *err);
 
 #endif

@@ -1,0 +1,47 @@
+/* What a family fixes that no file says. */
+#include <math.h>
+#include <string.h>
+
+#include "files/model_file_impl.h"
+
+static const struct {
+    const char *gguf, *folder; /* general.architecture; config.json's model_type */
+    kr_family family;
+} known[] = {
+    {"llama", "llama", KR_FAMILY_LLAMA},
+    {"qwen2", "qwen2", KR_FAMILY_QWEN2},
+    {"qwen3", "qwen3", KR_FAMILY_QWEN3},
+    {"gemma3", "gemma3_text", KR_FAMILY_GEMMA3},
+};
+
+kr_status kr_family_of(const char *path, kr_bytes name, kr_family *family, kr_err *err)
+{
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (kr_bytes_equal(name, kr_bytes_of(known[i].gguf)) ||
+            kr_bytes_equal(name, kr_bytes_of(known[i].folder))) {
+            *family = known[i].family;
+            return KR_OK;
+        }
+    return kr_fail(err, KR_E_UNSUPPORTED,
+                   "%s: architecture \"%.*s\" is not supported; supported are llama, qwen2, qwen3, gemma3",
+                   path, (int)(name.bytes > 60 ? 60 : name.bytes), name.text);
+}
+
+void kr_model_start(kr_model *model, kr_family family, uint32_t layers)
+{
+    const bool gemma = family == KR_FAMILY_GEMMA3;
+
+    memset(model, 0, sizeof *model);
+    model->family = family;
+    model->layers = layers;
+    model->attention = KR_ATTENTION_GQA;
+    model->indexer = KR_INDEXER_NONE;
+    model->activation = gemma ? KR_ACT_GELU_TANH : KR_ACT_SILU;
+    model->qkv_bias = family == KR_FAMILY_QWEN2;
+    model->qk_norm = gemma || family == KR_FAMILY_QWEN3;
+    model->sandwich_norm = gemma;
+    model->kv_dtype = KR_BF16;
+    model->index_dtype = KR_BF16;
+    for (uint32_t l = 0; l < layers; l++)
+        model->layer[l] = (kr_layer){.ffn = KR_FFN_DENSE, .index_owner = (uint16_t)l};
+}
