@@ -1,0 +1,111 @@
+/* Which micro-batch each running request belongs to.
+ *
+ * CMR (the KARAT paper's Algorithm 1): every micro-batch is emptied, and each device's requests are
+ * dealt out in order of decreasing context, each to the micro-batch with the fewest context tokens
+ * on that device. Ties, which the paper leaves open past |m|: the micro-batch with fewer requests
+ * over all devices, then the smaller number; among equal contexts the smaller request id first.
+ *
+ * Bound: on each device two micro-batches differ by at most the device's longest context. */
+#include "base/check.h"
+#include "sched/port.h"
+
+enum { MICRO_BATCHES_MAX = UINT8_MAX + 1 };
+
+/* Device ascending, context descending, id ascending. */
+static bool comes_before(const kr_port *port, uint32_t i, uint32_t j)
+{
+    const kr_request_view a = port->running(port, i), b = port->running(port, j);
+
+    if (a.device != b.device)
+        return a.device < b.device;
+    if (a.context_tokens != b.context_tokens)
+        return a.context_tokens > b.context_tokens;
+    return a.id < b.id;
+}
+
+/* Restores the heap (last in order at the root) below root in order[0, count). */
+static void sift(const kr_port *port, uint32_t *order, uint32_t root, uint32_t count)
+{
+    for (;;) {
+        uint32_t child = 2 * root + 1;
+        const uint32_t moved = order[root];
+
+        if (child >= count)
+            return;
+        if (child + 1 < count && comes_before(port, order[child], order[child + 1]))
+            child++;
+        if (!comes_before(port, moved, order[child]))
+            return;
+        order[root] = order[child];
+        order[child] = moved;
+        root = child;
+    }
+}
+
+/* Heap sort: in place, no recursion, the same on every machine. */
+static void sort(const kr_port *port, uint32_t *order, uint32_t count)
+{
+    for (uint32_t i = count / 2; i > 0; i--)
+        sift(port, order, i - 1, count);
+    for (uint32_t end = count; end > 1; end--) {
+        const uint32_t last = order[0];
+
+        order[0] = order[end - 1];
+        order[end - 1] = last;
+        sift(port, order, 0, end - 1);
+    }
+}
+
+void kr_sched_rebalance(const kr_port *port, uint8_t *micro_batch, uint32_t *scratch)
+{
+    const uint32_t count = port->running_count(port), micro_batches = port->micro_batches(port);
+    uint64_t tokens[MICRO_BATCHES_MAX] = {0};   /* on the device being dealt */
+    uint32_t requests[MICRO_BATCHES_MAX] = {0}; /* over all devices */
+    uint32_t device = KR_NO_DEVICE;
+
+    KR_CHECK(micro_batches >= 1 && micro_batches <= MICRO_BATCHES_MAX);
+    for (uint32_t i = 0; i < count; i++)
+        scratch[i] = i;
+    sort(port, scratch, count);
+    for (uint32_t i = 0; i < count; i++) {
+        const kr_request_view r = port->running(port, scratch[i]);
+        uint32_t best = 0;
+
+        if (i == 0 || r.device != device)
+            for (uint32_t m = 0; m < micro_batches; m++)
+                tokens[m] = 0;
+        device = r.device;
+        for (uint32_t m = 1; m < micro_batches; m++)
+            if (tokens[m] < tokens[best] || (tokens[m] == tokens[best] && requests[m] < requests[best]))
+                best = m;
+        micro_batch[scratch[i]] = (uint8_t)best;
+        tokens[best] += r.context_tokens;
+        requests[best]++;
+    }
+}
+
+void kr_sched_balance_count(const kr_port *port, uint8_t *micro_batch)
+{
+    const uint32_t count = port->running_count(port), micro_batches = port->micro_batches(port);
+    uint32_t requests[MICRO_BATCHES_MAX] = {0};
+
+    KR_CHECK(micro_batches >= 1 && micro_batches <= MICRO_BATCHES_MAX);
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t m = port->running(port, i).micro_batch;
+
+        if (m < micro_batches)
+            requests[m]++;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t best = port->running(port, i).micro_batch;
+
+        if (best >= micro_batches) {
+            best = 0;
+            for (uint32_t m = 1; m < micro_batches; m++)
+                if (requests[m] < requests[best])
+                    best = m;
+            requests[best]++;
+        }
+        micro_batch[i] = (uint8_t)best;
+    }
+}
