@@ -311,11 +311,11 @@ static void check_names(const source *s)
     }
 }
 
-/* src/base/num.h is guarded by KR_BASE_NUM_H. A body that other files include once per variant
- * says "Included" in its opening comment and may have no guard. */
+/* src/base/num.h is guarded by KR_BASE_NUM_H. A body that is compiled once per variant says
+ * "Included ..." or "included by ..." in its opening comment and needs neither guard nor to stand alone. */
 static bool is_included_body(const char *text)
 {
-    const char *end = strstr(text, "*/"), *word = strstr(text, "Included");
+    const char *end = strstr(text, "*/"), *word = strcasestr(text, "included ");
     return word != NULL && end != NULL && word < end;
 }
 
