@@ -196,9 +196,9 @@ static kr_status take_tensor(cursor *c, uint32_t alignment, kr_bytes *name, kr_t
 
     if (status == KR_OK)
         status = take_u32(c, "tensor dimensions", &e->dims, err);
-    if (status == KR_OK && (e->dims == 0 || e->dims > KR_TENSOR_DIMS_MAX))
+    if (status == KR_OK && (e->dims == 0 || e->dims > KR_GGUF_DIMS_MAX))
         status = kr_fail(err, KR_E_FORMAT, "%s: tensor %.*s has %u dimensions; 1 to %d are allowed", c->path,
-                         key_text(*name), name->text, e->dims, KR_TENSOR_DIMS_MAX);
+                         key_text(*name), name->text, e->dims, KR_GGUF_DIMS_MAX);
     for (uint32_t d = 0; status == KR_OK && d < e->dims; d++) {
         uint64_t *extent = &e->shape[e->dims - 1 - d]; /* the file lists the innermost first */
         status = take_u64(c, "tensor shape", extent, err);

@@ -17,6 +17,7 @@
 #include "files/tensor_table.h"
 
 enum { KR_GGUF_ALIGNMENT_MAX = 1 << 16, KR_GGUF_KEYS_MAX = 1 << 16, KR_GGUF_KEY_BYTES_MAX = 65535 };
+enum { KR_GGUF_DIMS_MAX = 4 }; /* the format's own limit */
 
 /* Value types, with the format's numbers. */
 typedef enum {

@@ -12,7 +12,7 @@
 #include "files/model_file.h"
 #include "files/span_map.h"
 
-enum { KR_TENSOR_DIMS_MAX = 4, KR_TENSORS_MAX = 1 << 20, KR_TENSOR_NAME_MAX = 255 };
+enum { KR_TENSOR_DIMS_MAX = 8, KR_TENSORS_MAX = 1 << 20, KR_TENSOR_NAME_MAX = 255 };
 
 typedef struct {
     char *name; /* owned, NUL-terminated */

@@ -13,6 +13,7 @@
 #ifndef KR_FILES_TOKENIZER_IMPL_H
 #define KR_FILES_TOKENIZER_IMPL_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -110,8 +111,9 @@ kr_status kr_tokenizer_add_merge(kr_tokenizer *tokenizer, kr_bytes left, kr_byte
                                  const char *where, kr_err *err);
 
 kr_status kr_tokenizer_from_gguf(const kr_gguf *gguf, kr_tokenizer **tokenizer, kr_err *err);
-/* folder holds tokenizer.json and perhaps tokenizer_config.json. */
-kr_status kr_tokenizer_from_folder(const char *folder, kr_tokenizer **tokenizer, kr_err *err);
+/* folder holds tokenizer.json; config is its tokenizer_config.json, or NULL. */
+kr_status kr_tokenizer_from_folder(const char *folder, const json_t *config, kr_tokenizer **tokenizer,
+                                   kr_err *err);
 
 /* Code point that spells byte b in GPT-2's alphabet, and back (-1 for none). */
 uint32_t kr_byte_letter(uint8_t b);
