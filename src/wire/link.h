@@ -44,7 +44,7 @@ struct kr_link {
      * KR_E_LIMIT end it (later calls: KR_E_LOST). What arrived before a loss is still delivered. */
     kr_status (*receive)(kr_link *link, kr_message *message, uint64_t deadline_ns, kr_err *err);
     void (*release)(kr_link *link, kr_message *message);
-    void (*close)(kr_link *link); /* frees the link */
+    void (*close)(kr_link *link);                 /* frees the link */
     const char *(*describe)(const kr_link *link); /* "embedded", "ucx shm 127.0.0.1:7420", ... */
     /* Payload bytes and messages so far; read them from any thread. */
     _Atomic uint64_t bytes_sent, bytes_received, messages_sent, messages_received;

@@ -172,7 +172,8 @@ kr_status kr_msg_welcome_read(const uint8_t *payload, uint64_t bytes, kr_msg_wel
         return kr_fail(err, KR_E_FORMAT, "WELCOME: a beat every %u ms, dead after %u ms", w.beat_interval_ms,
                        w.dead_after_ms);
     if (w.payload_max == 0 || w.payload_max > KR_MSG_PAYLOAD_MAX)
-        return kr_fail(err, KR_E_FORMAT, "WELCOME: payloads of %llu bytes", (unsigned long long)w.payload_max);
+        return kr_fail(err, KR_E_FORMAT, "WELCOME: payloads of %llu bytes",
+                       (unsigned long long)w.payload_max);
     *out = w;
     return KR_OK;
 }

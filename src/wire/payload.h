@@ -31,8 +31,8 @@ kr_status kr_msg_hello_read(const uint8_t *payload, uint64_t bytes, kr_msg_hello
 kr_status kr_msg_proof_read(const uint8_t *payload, uint64_t bytes, kr_msg_proof *out, kr_err *err);
 kr_status kr_msg_welcome_read(const uint8_t *payload, uint64_t bytes, kr_msg_welcome *out, kr_err *err);
 /* *address points into payload. */
-kr_status kr_msg_path_read(const uint8_t *payload, uint64_t bytes, kr_msg_path *out,
-                           const uint8_t **address, kr_err *err);
+kr_status kr_msg_path_read(const uint8_t *payload, uint64_t bytes, kr_msg_path *out, const uint8_t **address,
+                           kr_err *err);
 /* layers has room for KR_MSG_LAYERS_MAX. */
 kr_status kr_msg_configure_read(const uint8_t *payload, uint64_t bytes, kr_msg_configure *out,
                                 kr_msg_layer *layers, kr_err *err);

@@ -20,15 +20,15 @@ enum { SPIN_NS = 10000, DEPTH_MAX = 4096 };
 typedef struct {
     pthread_mutex_t lock;
     pthread_cond_t filled, drained;
-    kr_wire_buffer **ring;       /* [depth] */
+    kr_wire_buffer **ring; /* [depth] */
     uint32_t depth, head;
-    _Atomic uint32_t count;      /* written under lock; read by spinners without it */
+    _Atomic uint32_t count; /* written under lock; read by spinners without it */
     _Atomic bool closed;
     kr_wire_pool pool;
 } lane;
 
 typedef struct {
-    lane lanes[2];               /* [0] client to server, [1] server to client */
+    lane lanes[2]; /* [0] client to server, [1] server to client */
     _Atomic uint32_t open_ends;
 } pair;
 
@@ -76,16 +76,13 @@ static void lane_close(lane *l)
 /* One sleep under the lane's lock, until signalled or the deadline (of clock) passes. */
 static void lane_sleep(lane *l, pthread_cond_t *condition, const kr_clock *clock, uint64_t deadline_ns)
 {
-    struct timespec until;
     const uint64_t now = kr_now_ns(clock);
     uint64_t left = deadline_ns > now ? deadline_ns - now : 0;
 
     if (left > SLEEP_NS_MAX)
         left = SLEEP_NS_MAX;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    left += (uint64_t)until.tv_nsec;
-    until.tv_sec += (time_t)(left / 1000000000u);
-    until.tv_nsec = (long)(left % 1000000000u);
+    const uint64_t end = kr_deadline_after(&kr_clock_system, left); /* the condition's own clock */
+    const struct timespec until = {(time_t)(end / 1000000000u), (long)(end % 1000000000u)};
     (void)pthread_cond_timedwait(condition, &l->lock, &until); /* the caller looks again */
 }
 
@@ -151,7 +148,8 @@ static kr_status queue_send(kr_link *link, kr_msg_header header, const kr_piece 
 {
     queue_end *end = (queue_end *)link;
     kr_wire_buffer *buffer = NULL;
-    kr_status status = kr_wire_join(&end->out->pool, &header, pieces, count, KR_MSG_PAYLOAD_MAX, &buffer, err);
+    kr_status status = kr_wire_join(&end->out->pool, &header, pieces, count, KR_MSG_PAYLOAD_MAX, &buffer,
+                                    err);
 
     if (status != KR_OK)
         return status;

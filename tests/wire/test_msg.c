@@ -1,11 +1,6 @@
 /* The header and the payload readers: what was written is read back, and every field that an
  * attacker could choose is refused outside its range (R-01, R-04, R-05). */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-#include <cmocka.h>
+#include "tests/test.h"
 
 #include "base/rng.h"
 #include "wire/msg.h"
@@ -13,8 +8,15 @@
 
 static kr_msg_header some_header(void)
 {
-    return (kr_msg_header){.kind = KR_MSG_ATTEND, .epoch = 7, .micro_batch = 1, .layer = 3, .device = 2,
-                           .rows = 5, .sequence = 99, .step = 12, .flags = KR_MSG_WANT_SELECTION};
+    return (kr_msg_header){.kind = KR_MSG_ATTEND,
+                           .epoch = 7,
+                           .micro_batch = 1,
+                           .layer = 3,
+                           .device = 2,
+                           .rows = 5,
+                           .sequence = 99,
+                           .step = 12,
+                           .flags = KR_MSG_WANT_SELECTION};
 }
 
 static void seal_then_read_gives_the_same(void **state)
@@ -101,9 +103,9 @@ static void header_fields_are_range_checked(void **state)
         void (*change)(kr_msg_header *);
         kr_status expected;
     } rows_of[] = {
-        {magic, KR_E_FORMAT},     {version, KR_E_VERSION},  {kind_zero, KR_E_FORMAT}, {kind_end, KR_E_FORMAT},
-        {kind_far, KR_E_FORMAT},  {flags, KR_E_FORMAT},     {reserved, KR_E_FORMAT},  {rows, KR_E_LIMIT},
-        {layer, KR_E_LIMIT},      {length, KR_E_LIMIT},     {length_far, KR_E_LIMIT},
+        {magic, KR_E_FORMAT},    {version, KR_E_VERSION}, {kind_zero, KR_E_FORMAT}, {kind_end, KR_E_FORMAT},
+        {kind_far, KR_E_FORMAT}, {flags, KR_E_FORMAT},    {reserved, KR_E_FORMAT},  {rows, KR_E_LIMIT},
+        {layer, KR_E_LIMIT},     {length, KR_E_LIMIT},    {length_far, KR_E_LIMIT},
     };
     kr_err err;
 
@@ -165,7 +167,8 @@ static kr_status read_lists(const uint32_t *words, uint32_t count, uint32_t list
     uint32_t counts[4], indices[4];
     uint64_t used;
 
-    return kr_msg_lists_read((const uint8_t *)words, 4ull * count, lists, end, counts, indices, 4, &used, NULL);
+    return kr_msg_lists_read((const uint8_t *)words, 4ull * count, lists, end, counts, indices, 4, &used,
+                             NULL);
 }
 
 static void lists_are_checked(void **state)
@@ -189,9 +192,16 @@ static void hello_welcome_path_are_checked(void **state)
 {
     (void)state;
     kr_msg_hello hello = {.version_min = 1, .version_max = 3}, hello_back;
-    kr_msg_welcome w = {.epoch = 1, .devices = 1, .beat_interval_ms = 500, .dead_after_ms = 2000,
-                        .payload_max = 1 << 20}, welcome_back;
-    struct { kr_msg_path path; uint8_t address[8]; } p = {{KR_PATH_SHM, 8, 42}, "address"};
+    kr_msg_welcome w = {.epoch = 1,
+                        .devices = 1,
+                        .beat_interval_ms = 500,
+                        .dead_after_ms = 2000,
+                        .payload_max = 1 << 20},
+                   welcome_back;
+    struct {
+        kr_msg_path path;
+        uint8_t address[8];
+    } p = {{KR_PATH_SHM, 8, 42}, "address"};
     kr_msg_path path_back;
     const uint8_t *address;
 
@@ -224,9 +234,16 @@ typedef struct {
 
 static configure_two good_configure(void)
 {
-    return (configure_two){{.layers = 2, .heads = 9, .kv_heads = 3, .key_dim = 64, .value_dim = 64,
-                            .kv_dtype = KR_BF16, .softmax_scale = 0.125f, .context_max = 8192,
-                            .tokens_max = 512, .groups = 1},
+    return (configure_two){{.layers = 2,
+                            .heads = 9,
+                            .kv_heads = 3,
+                            .key_dim = 64,
+                            .value_dim = 64,
+                            .kv_dtype = KR_BF16,
+                            .softmax_scale = 0.125f,
+                            .context_max = 8192,
+                            .tokens_max = 512,
+                            .groups = 1},
                            {{.index_owner = 0}, {.index_owner = 1}}};
 }
 
@@ -270,7 +287,10 @@ static void configure_is_checked(void **state)
 static void sessions_are_checked(void **state)
 {
     (void)state;
-    struct { kr_msg_open open; kr_hash128 prefix[2]; } o = {{.tokens_max = 100, .prefix_pages = 2}, {{1, 2}, {3, 4}}};
+    struct {
+        kr_msg_open open;
+        kr_hash128 prefix[2];
+    } o = {{.tokens_max = 100, .prefix_pages = 2}, {{1, 2}, {3, 4}}};
     kr_msg_session s = {.session = 1}, session_back;
     kr_msg_open open_back;
     const uint8_t *prefix;
@@ -293,7 +313,8 @@ static void sessions_are_checked(void **state)
 static void file_names_stay_in_the_folder(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"", ".", "..", ".hidden", "../x", "a/b", "/etc/passwd", "a b", "a\n", "\xff"};
+    static const char *const bad[] = {"",    ".",           "..",  ".hidden", "../x",
+                                      "a/b", "/etc/passwd", "a b", "a\n",     "\xff"};
     kr_msg_file file = {.name = "chat-7.kv_2"}, back;
     const uint8_t *blob;
 
@@ -332,10 +353,9 @@ static void random_payloads_are_refused_cleanly(void **state)
 {
     (void)state;
     enum { ROUNDS = 20000, BYTES = 256 };
-    kr_rng rng = kr_rng_make(20261130, 1);
+    kr_rng rng = test_rng("random payloads");
     uint8_t bytes[BYTES];
 
-    print_message("seed 20261130\n");
     for (int round = 0; round < ROUNDS; round++) {
         for (size_t i = 0; i < sizeof bytes; i++)
             bytes[i] = (uint8_t)kr_rng_next(&rng) & (round % 2 ? 0xff : 0x03);

@@ -1,10 +1,7 @@
 /* The in-process link: order, bounds, deadlines, closing from either side, no allocation after the
  * first round, several senders. Run under SAN=thread too. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
+#include "tests/test.h"
+
 #include <pthread.h>
 
 #include "base/arena.h"
