@@ -13,6 +13,24 @@
 #include "model/op.h"
 #include "ops/ops.h"
 
+/* How far a number can be trusted; reported beside every simulated millisecond. */
+typedef enum { KR_MEASURED, KR_INTERPOLATED, KR_EXTRAPOLATED, KR_MODELLED } kr_provenance;
+
+enum { KR_PROVENANCE_COUNT = 4, KR_DEVICE_CURVES_MAX = 64 };
+
+const char *kr_provenance_name(kr_provenance provenance);
+
+/* A formula fitted to measurements of one op: seconds = start + per_row * rows
+ * + per_attended * attended tokens + per_context * context tokens, sums over the batch. */
+typedef struct {
+    kr_op_kind op;
+    char model[48];             /* kr_model.name it was measured on; "" = any */
+    uint32_t ranks;             /* all-to-all: ranks that took part; 0 for other ops */
+    double start_s, per_row_s, per_attended_s, per_context_s;
+    double rows_max, context_max; /* measured domain, context summed over the batch; 0 = no bound */
+    kr_provenance provenance;   /* inside the domain */
+} kr_device_curve;
+
 /* A device as pricing sees it; every figure carries its source in the JSON file. */
 typedef struct {
     char name[64];
@@ -22,13 +40,35 @@ typedef struct {
     double fixed_s;                          /* per op launch */
     double flops_efficiency, memory_efficiency; /* reachable share of peak, 0..1 */
     double tdp_w, idle_w;
+    double cores, clock_hz;                  /* 0 = not stated */
     bool can[KR_OP_KINDS];                   /* ops the device supports */
+    kr_device_curve curve[KR_DEVICE_CURVES_MAX];
+    uint32_t curves;
 } kr_device_model;
 
 kr_status kr_device_model_load(const char *path, kr_device_model *device, kr_err *err);
 
-/* How far a number can be trusted; reported beside every simulated millisecond. */
-typedef enum { KR_MEASURED, KR_INTERPOLATED, KR_EXTRAPOLATED, KR_MODELLED } kr_provenance;
+/* One op to be priced on a modelled device. */
+typedef struct {
+    kr_op_kind op;
+    kr_dtype math;              /* what the multiplications run in: KR_E4M3, KR_BF16, KR_F32, ... */
+    const char *model;          /* kr_model.name */
+    uint32_t ranks;             /* all-to-all: ranks taking part */
+    kr_work work;
+    uint64_t rows, context_tokens, attended_tokens;
+} kr_device_job;
+
+typedef struct {
+    uint64_t ns;
+    kr_provenance provenance;
+} kr_device_time;
+
+/* A curve for the op where there is one (extrapolated outside its domain; an all-to-all takes the
+ * curve of the smallest measured group that is not smaller), else the roofline
+ * fixed + max(FLOPs / reachable FLOP/s, bytes / reachable bytes/s), which is modelled. A type that
+ * the device cannot multiply runs at the rate of the next wider one it can. Link ops are not
+ * priced here. */
+kr_device_time kr_device_op_time(const kr_device_model *device, const kr_device_job *job);
 
 /* What a probe at start found about this CPU; all rates of one thread. */
 typedef struct {

@@ -14,8 +14,9 @@
 #include "base/rng.h"
 #include "program/record.h"
 
-#define HEAD "{\"karat_run\":1,\"policy\":1,\"program_digest\":\"00000000000000ff\",\"workers\":3,\"steps\":2," \
-             "\"micro_batches\":2}\n"
+#define HEAD                                                                                \
+    "{\"karat_run\":1,\"policy\":1,\"program_digest\":\"00000000000000ff\",\"workers\":3,"    \
+    "\"steps\":2,\"micro_batches\":2}\n"
 #define EVENT "{\"t\":5,\"step\":0,\"op\":7,\"worker\":2,\"what\":2}\n"
 
 static void round_trip(void **state)
@@ -34,7 +35,7 @@ static void round_trip(void **state)
 
     (void)state;
     for (uint32_t i = 0; i < EVENTS; i++)
-        written[i] = (kr_run_event){.time_ns = (i == 0 ? 0 : written[i - 1].time_ns) + kr_rng_below(&rng, 999),
+        written[i] = (kr_run_event){.time_ns = (i == 0 ? 0 : written[i - 1].time_ns) + kr_rng_below(&rng, 9),
                                     .step = i / 400, .op = (uint32_t)kr_rng_below(&rng, UINT32_MAX - 1),
                                     .worker = (uint16_t)kr_rng_below(&rng, 5),
                                     .what = (uint16_t)(1 + kr_rng_below(&rng, 3))};
