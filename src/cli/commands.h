@@ -6,7 +6,8 @@
 #ifndef KR_CLI_COMMANDS_H
 #define KR_CLI_COMMANDS_H
 
-#define KR_COMMAND_LIST(X)
+#define KR_COMMAND_LIST(X) \
+    X(inspect, "inspect", "prints what a model file holds")
 
 #define KR_COMMAND_DECLARE(suffix, name, summary) int kr_cmd_##suffix(int argc, char **argv);
 KR_COMMAND_LIST(KR_COMMAND_DECLARE)

@@ -8,6 +8,7 @@
 
 #include "base/arena.h"
 #include "base/hash.h"
+#include "files/chat_impl.h"
 #include "files/model_file_impl.h"
 
 void kr_model_file_close(kr_model_file *file)
@@ -103,7 +104,11 @@ static kr_status open_form(kr_model_file *file, kr_err *err)
         return kr_fail(err, errno == ENOENT ? KR_E_NOT_FOUND : KR_E_IO, "%s: %s", file->path,
                        strerror(errno));
     file->form = S_ISDIR(st.st_mode) ? KR_FORM_FOLDER : KR_FORM_GGUF;
-    return file->form == KR_FORM_FOLDER ? kr_folder_open(file, err) : kr_gguf_model_open(file, err);
+    const kr_status status =
+        file->form == KR_FORM_FOLDER ? kr_folder_open(file, err) : kr_gguf_model_open(file, err);
+    if (status != KR_OK || !file->chat_template)
+        return status;
+    return kr_chat_note_template(file->tokenizer, file->chat_template, err);
 }
 
 kr_status kr_model_file_open(const char *path, kr_model_file **file, kr_err *err)

@@ -83,6 +83,7 @@ void kr_tokenizer_free(kr_tokenizer *tokenizer)
     kr_free(tokenizer->blob);
     kr_free(tokenizer->priority);
     kr_free(tokenizer->added);
+    kr_free(tokenizer->default_system);
     kr_free(tokenizer);
 }
 

@@ -93,7 +93,7 @@ struct kr_tokenizer {
     bool add_bos;
     uint32_t end[KR_ENDS_MAX];
     uint32_t ends;
-    const char *default_system; /* of the file's chat template; NULL = none (chat.c) */
+    char *default_system;    /* of the file's chat template, owned; NULL = none (chat.c) */
     bool dated_system;          /* template opens with Llama 3.1's knowledge and date lines */
 };
 
