@@ -13,7 +13,7 @@
 #   make demo           a small real model with its KV cache in a second process
 #   make install        PREFIX=/usr/local, DESTDIR=
 #
-# Variables: B build folder, CC compiler, SAN sanitizers (use a B of its own), T tests to run.
+# Variables: V=1 shows commands, B build folder, CC compiler, SAN sanitizers (use a B of its own), T tests to run.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
@@ -25,6 +25,8 @@ ifeq ($(origin CC),default)
 CC := gcc
 endif
 PREFIX ?= /usr/local
+SAY = @$(if $(V),:,printf '%-4s %s\n')
+Q := $(if $(V),,@)
 FUZZ_SECONDS ?= 20
 JOBS ?= $(shell nproc)
 
@@ -74,40 +76,49 @@ $(B)/src/ops/x86/%_avx512bf16.o: CFLAGS += $(AVX512) -mavx512bf16 -mfma -mf16c
 $(B)/src/ops/x86/%_avx512fp16.o: CFLAGS += $(AVX512) -mavx512fp16 -mfma -mf16c
 
 # Changed flags rebuild everything; unchanged ones leave the file, and so the objects, alone.
-FLAGS_TEXT := $(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)
+FLAGS_TEXT := $(CC) $(CPPFLAGS) $(CFLAGS) $(AVX512) $(LDFLAGS)
 $(B)/flags: FORCE
 	@mkdir -p $(@D); printf '%s\n' '$(FLAGS_TEXT)' | cmp -s - $@ || printf '%s\n' '$(FLAGS_TEXT)' > $@
 
 $(B)/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
+	$(SAY) CC $<
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
 $(B)/libkarat.a: $(call OBJ,$(LIB_SRC))
+	$(SAY) AR $@
 	@rm -f $@
-	ar rcs $@ $^
+	$(Q)ar rcs $@ $^
 
-LINK = $(CC) $(LDFLAGS) -o $@ $(filter %.o %.a,$^) $(LDLIBS)
+LINK = $(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o %.a,$^) $(LDLIBS)
 
 $(B)/karat: $(call OBJ,$(CLI_SRC)) $(B)/libkarat.a
+	$(SAY) LINK $@
 	$(LINK)
 
 # Tests of the command line link its objects too, without main.
 $(B)/tests/cli/%: $(B)/tests/cli/%.o $(call OBJ,$(filter-out src/cli/main.c,$(CLI_SRC))) $(B)/libkarat.a
+	$(SAY) LINK $@
 	$(LINK) -lcmocka
 
 $(B)/tests/fuzz/smoke_%: $(B)/tests/fuzz/fuzz_%.o $(B)/tests/fuzz/smoke_main.o $(B)/libkarat.a
+	$(SAY) LINK $@
 	$(LINK)
 
 $(B)/tests/%: $(B)/tests/%.o $(B)/libkarat.a
+	$(SAY) LINK $@
 	$(LINK) -lcmocka
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
 
 # ---- testing
 
+# Tests find the model by this variable and skip without it.
+WITH_MODEL = model=$$(tools/fetch_model.sh); [ -z "$$model" ] || export KARAT_TEST_MODEL=$$model;
+
 test:
 	@tools/deps.sh build
-	@model=$$(tools/fetch_model.sh) && export KARAT_TEST_MODEL=$$model; $(MAKE) --no-print-directory -j$(JOBS) B=$(B) tests-built && \
+	@$(WITH_MODEL) $(MAKE) --no-print-directory -j$(JOBS) B=$(B) tests-built && \
 	    $(MAKE) --no-print-directory B=$(B) run-tests
 
 tests-built: all $(TESTS) $(SMOKES)
@@ -118,7 +129,7 @@ run-tests: tests-built
 
 check:
 	@tools/deps.sh build
-	@model=$$(tools/fetch_model.sh) && export KARAT_TEST_MODEL=$$model KARAT_TEST_SANITIZED=1; \
+	@$(WITH_MODEL) export KARAT_TEST_SANITIZED=1; \
 	    $(MAKE) --no-print-directory -j$(JOBS) B=$(B)/asan SAN=address,undefined tests-built && \
 	    $(MAKE) --no-print-directory B=$(B)/asan SAN=address,undefined run-tests
 
@@ -186,7 +197,7 @@ Description: sparse attention where the KV cache lives
 Version: $(VERSION)
 Requires.private: $(PKGS)
 Libs: -L$${libdir} -lkarat
-Libs.private: -ldnnl -lnuma -lucp -lucs -lm -pthread
+Libs.private: -ldnnl -lgomp -lnuma -lucp -lucs -lm -pthread
 Cflags: -I$${includedir}
 endef
 export PC_TEXT

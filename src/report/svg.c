@@ -52,9 +52,10 @@ static void fit_linear(kr_svg_axis *axis, bool fixed)
     }
     axis->si = largest >= 1e4 || largest < 1e-3;
     const int decimals = step < 1 ? (int)ceil(-log10(step) - 1e-9) : 0;
-    for (double n = ceil(axis->low / step - 1e-9); n * step <= axis->high + step * 1e-6; n++) {
+    const double first = ceil(axis->low / step - 1e-9);
+    for (int i = 0; (first + i) * step <= axis->high + step * 1e-6; i++) {
         char label[KR_NUMBER_BYTES];
-        const double value = n == 0 ? 0 : n * step; /* no "-0" */
+        const double value = first + i == 0 ? 0 : (first + i) * step; /* no "-0" */
         if (axis->si)
             kr_number_si(value, label);
         else

@@ -89,7 +89,7 @@ static const kr_command_line line = {
     .arguments_max = 2,
 };
 
-enum { WORDS_MAX = 16, OUTPUT_BYTES = 8192 };
+enum { WORDS_MAX = 32, OUTPUT_BYTES = 8192 };
 
 typedef struct {
     options o;
