@@ -19,7 +19,7 @@ mkdir -p "$output"
 count() { sed -n "s/^\[ *$1 *\] *\([0-9]*\) test(s).*/\1/p" "$2" | awk '{ n += $1 } END { print n + 0 }'; }
 
 for program in "$@"; do
-    log=$output/$(echo "${program#./}" | tr / -).log
+    log=$output/$(echo "${program##*tests/}" | tr / -).log
     arguments=()
     case "$program" in
     */fuzz/smoke_*) arguments=("tests/fuzz/corpus/${program##*/smoke_}") ;;
@@ -46,7 +46,7 @@ for program in "$@"; do
     if [ "$f" != 0 ]; then
         [ $status != 124 ] || echo "     stopped after $seconds s"
         echo "     exit status $status; the end of $log:"
-        tail -n 40 "$log" | sed 's/^/     | /'
+        tail -n 60 "$log" | sed 's/^/     | /'
     fi
 done
 echo "$passed passed, $failed failed, $skipped skipped"

@@ -35,7 +35,7 @@ static const room_rule room_rules[] = {
     {"sched", "model base", ""},
     {"wire", "base", "ucp/ ucs/ uct/ gnutls/"},
     {"ranks", "base", "mpi.h"},
-    {"files", "ops model base", "pcre2.h zstd.h"},
+    {"files", "ops model base", "jansson.h pcre2.h zstd.h"},
     {"workload", "model base", "pcre2.h zstd.h"},
     {"node", "store method device sched wire ops model base", ""},
     {"engine", "program sched method wire ranks files device ops model base", "dnnl oneapi/dnnl"},
