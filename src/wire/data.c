@@ -25,7 +25,7 @@
 #include "wire/msg.h"
 #include "wire/ucx_log.h"
 
-enum { SEND_NAP_MS = 1, POLL_MS_MAX = 60000 };
+enum { SEND_NAP_MS = 1, POLL_MS_MAX = 60000, SHM_MIB = 6 };
 
 /* A forced close is local work; this bounds it should UCX disagree. */
 #define CLOSE_NS ((uint64_t)100000000)
@@ -48,14 +48,17 @@ struct kr_data {
     bool abandoned;               /* a send was given up: UCX still holds its memory */
 };
 
+/* The limits named are the two that make UCX refuse in practice: a small /dev/shm (containers have
+ * 64 MiB) and, on networks that pin memory, the locked-memory limit. */
 static kr_status ucx_fail(kr_err *err, const char *what, ucs_status_t status)
 {
-    struct rlimit lock = {0};
+    struct rlimit lock = {.rlim_cur = RLIM_INFINITY};
 
-    (void)getrlimit(RLIMIT_MEMLOCK, &lock);
-    return kr_fail(err, KR_E_IO, "UCX: %s: %s (locked-memory limit %lld KiB; /dev/shm holds the rings)", what,
-                   ucs_status_string(status),
-                   lock.rlim_cur == RLIM_INFINITY ? -1LL : (long long)(lock.rlim_cur / 1024));
+    if (getrlimit(RLIMIT_MEMLOCK, &lock) == 0 && lock.rlim_cur != RLIM_INFINITY)
+        return kr_fail(err, KR_E_IO, "UCX: %s: %s (an end needs %d MiB of /dev/shm; ulimit -l is %llu KiB)",
+                       what, ucs_status_string(status), SHM_MIB, (unsigned long long)lock.rlim_cur / 1024);
+    return kr_fail(err, KR_E_IO, "UCX: %s: %s (an end needs %d MiB of /dev/shm)", what,
+                   ucs_status_string(status), SHM_MIB);
 }
 
 static kr_status context_open(kr_data *data, kr_err *err)
