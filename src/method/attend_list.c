@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "method/cost.h"
 
 enum { ROWS_PER_PART = 64 /* query rows times heads of a list that share a pass over the tokens */ };
 
@@ -314,4 +315,31 @@ void kr_merge_list_run(const kr_job *job, const kr_list_source *source, uint32_t
         }
         finish_head(job, source, 0, head, sum, all);
     }
+}
+
+kr_status kr_list_plan(const char *name, const kr_method_config *config, const kr_attention_shape *shape,
+                       uint32_t dense_layers_default, kr_method_plan *plan, kr_err *err)
+{
+    const uint32_t dense_layers =
+        config->dense_layers == UINT32_MAX ? dense_layers_default : config->dense_layers;
+
+    if (shape->latent)
+        return kr_fail(err, KR_E_UNSUPPORTED, "%s: layer %u is MLA; the method needs GQA or MHA", name, shape->layer);
+    if (shape->kv_heads == 0 || shape->heads % shape->kv_heads != 0)
+        return kr_fail(err, KR_E_SHAPE, "%s: %u heads do not divide into %u KV heads", name, shape->heads,
+                       shape->kv_heads);
+    if (shape->key_dim > KR_ATTEND_DIM_MAX || shape->value_dim > KR_ATTEND_DIM_MAX)
+        return kr_fail(err, KR_E_SHAPE, "%s: head width %u, must be at most %d", name, shape->key_dim,
+                       KR_ATTEND_DIM_MAX);
+    *plan = (kr_method_plan){
+        .keys = KR_KEYS_ROWS,
+        .granularity = KR_UNIT_TOKEN,
+        .unit_tokens = 1,
+        .dense = shape->layer < dense_layers || shape->window != 0,
+        .owns_index = true,
+        .index_owner = (uint16_t)shape->layer,
+    };
+    plan->cost[KR_STAGE_APPEND].fixed = kr_append_row_work(shape);
+    plan->cost[KR_STAGE_ATTEND].per_attended_token = kr_attend_token_work(shape);
+    return KR_OK;
 }

@@ -1,0 +1,174 @@
+/* Golden vectors of the training-free methods (closed-form inputs; float64 results worked out
+ * independently of this code), through the stages a memory node runs. */
+#include "method/training_free.h"
+#include "session.h"
+
+enum { D = 8, N = 38 };
+
+static const kr_attention_shape one_head = {.heads = 1, .kv_heads = 1, .key_dim = D, .value_dim = D,
+                                            .kv_dtype = KR_F32, .softmax_scale = 0.35355339f, .layers = 1};
+
+static kr_method_config named(const char *name)
+{
+    kr_method_config c = {0};
+
+    strncpy(c.name, name, sizeof c.name - 1);
+    return c;
+}
+
+/* Common inputs: K, V; every query row is q with `heads` rows of number s. */
+static feed golden_feed(uint32_t heads, uint32_t q_number)
+{
+    feed f = {N, session_memory(4 * N * heads * D, 0), session_memory(4 * N * D, 0), session_memory(4 * N * D, 0), NULL,
+              NULL};
+
+    golden_fill(f.key, N * D, 2);
+    golden_fill(f.value, N * D, 3);
+    for (uint32_t t = 0; t < N; t++)
+        golden_fill(f.query + (size_t)t * heads * D, heads * D, q_number);
+    return f;
+}
+
+static void assert_list(const session *s, uint32_t list, const uint32_t *want, uint32_t n)
+{
+    assert_int_equal(s->selected_count[list], n);
+    assert_memory_equal(s->selected + (size_t)list * s->stride, want, n * sizeof *want);
+}
+
+static void sparq(void **state)
+{
+    (void)state;
+    static const uint32_t list[7] = {11, 12, 13, 28, 35, 36, 37};
+    static const double y[16] = {.071736,  .101681, -.101342, -.059979, .090095, -.013837, -.065611, -.109241,
+                                 .061604,  .126732, -.124296, -.046109, .183201, -.033418, -.044632, -.142699};
+    kr_attention_shape shape = one_head;
+    kr_method_config config = named("sparq");
+    float out[N * 2 * D];
+
+    shape.heads = 2;
+    config.budget = 6, config.parameter[0] = 3, config.parameter[1] = 2;
+    session *s = session_open(&kr_method_sparq, config, shape, N, N);
+    feed f = golden_feed(2, 4);
+
+    feed_run(s, &f, N - 1, 10, out);
+    assert_list(s, 0, list, 7);
+    assert_golden(out + (N - 1) * 2 * D, y, 16, "sparq");
+    feed_free(&f);
+    session_close(s);
+}
+
+/* The hand case of spec F.2 with a tie: lower index first. */
+static void sparq_by_hand(void **state)
+{
+    (void)state;
+    static const float q[4] = {2, -1, .5f, .1f};
+    static const float k[20] = {1, 0, 0, 0, 0, -2, 1, 0, .5f, .5f, 0, 1, -1, 1, 0, 0, .2f, -.1f, .3f, .4f};
+    static const uint32_t list[3] = {0, 3, 4};
+    static const double y[4] = {.687815, .787815, .887815, .987815};
+    kr_attention_shape shape = one_head;
+    kr_method_config config = named("sparq");
+    float v[20], out[4];
+
+    for (int i = 0; i < 20; i++)
+        v[i] = 0.1f * (float)i;
+    shape.key_dim = shape.value_dim = 4, shape.softmax_scale = 0.5f;
+    config.budget = 2, config.parameter[0] = 2, config.parameter[1] = 1;
+    session *s = session_open(&kr_method_sparq, config, shape, N, 4);
+    float dummy[4 * 4], queries[4 * 4] = {0};
+
+    session_run(s, (chunk){4, true, queries, k, v, NULL, NULL, dummy});
+    session_run(s, (chunk){1, false, q, k + 16, v + 16, NULL, NULL, out});
+    assert_list(s, 0, list, 3);
+    assert_golden(out, y, 4, "sparq by hand");
+    session_close(s);
+}
+
+static void starc(void **state)
+{
+    (void)state;
+    static const uint32_t list[16] = {0, 2, 12, 13, 14, 15, 16, 25, 26, 27, 32, 33, 34, 35, 36, 37};
+    static const double y[8] = {-.164913, .251902, -.162985, -.099011, .385357, -.181862, .011448, .269246};
+    kr_method_config config = named("starc");
+    float out[N * D];
+
+    config.budget = 16, config.unit = 4, config.parameter[0] = 16;
+    session *s = session_open(&kr_method_starc, config, one_head, N, N);
+    feed f = golden_feed(1, 1);
+
+    /* Tokens 0..31 clustered; the first decode step at 32 would cluster 32 alone, so the prompt ends at
+     * 31 and step 31 closes the second window: 32..37 stay recent. */
+    feed_run(s, &f, 31, 7, out);
+    assert_list(s, 0, list, 16);
+    assert_golden(out + (N - 1) * D, y, 8, "starc");
+    feed_free(&f);
+    session_close(s);
+}
+
+static void snapkv(void **state)
+{
+    (void)state;
+    static const uint32_t kept[10] = {1, 2, 3, 4, 5, 6, 16, 17, 18, 19};
+    kr_method_config config = named("snapkv");
+    float out[(N + 1) * D], row[D] = {0};
+
+    config.budget = 16, config.parameter[0] = 6, config.parameter[1] = 5;
+    session *s = session_open(&kr_method_snapkv, config, one_head, N + 1, N);
+    feed f = golden_feed(1, 1);
+
+    golden_fill(f.query, N * D, 31);
+    feed_run(s, &f, N, 11, out);
+    session_run(s, (chunk){1, false, row, row, row, NULL, NULL, out + N * D});
+    assert_int_equal(s->selected_count[0], 10 + 6 + 1);
+    assert_memory_equal(s->selected, kept, sizeof kept);
+    for (uint32_t i = 0; i < 7; i++)
+        assert_int_equal(s->selected[10 + i], 32 + i);
+    feed_free(&f);
+    session_close(s);
+}
+
+static void h2o(void **state)
+{
+    (void)state;
+    static const double sums[6] = {4.001302, 2.808032, 2.396041, 2.218672, 2.020217, 1.984784};
+    kr_method_config config = named("h2o");
+    float out[N * D];
+
+    session *s = session_open(&kr_method_h2o, config, one_head, N, N);
+    feed f = golden_feed(1, 1);
+
+    golden_fill(f.query, N * D, 31);
+    feed_run(s, &f, N, 9, out);
+    /* Three counters, then the sums of head 0. */
+    assert_golden((const float *)((const uint64_t *)kr_view_record_body(&s->view) + 3), sums, 6, "h2o");
+    feed_free(&f);
+    session_close(s);
+}
+
+static void streamingllm(void **state)
+{
+    (void)state;
+    static const uint32_t list[10] = {0, 1, 2, 3, 32, 33, 34, 35, 36, 37};
+    kr_method_config config = named("streamingllm");
+    float out[N * D];
+    double want[D];
+
+    config.budget = 10;
+    session *s = session_open(&kr_method_streamingllm, config, one_head, N, N);
+    feed f = golden_feed(1, 1);
+
+    feed_run(s, &f, N - 1, 5, out);
+    assert_list(s, 0, list, 10);
+    oracle_attend(f.query, f.key, f.value, 1, D, D, 0, list, 10, (double)one_head.softmax_scale, want);
+    assert_golden(out + (N - 1) * D, want, D, "streamingllm");
+    feed_free(&f);
+    session_close(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sparq),  cmocka_unit_test(sparq_by_hand), cmocka_unit_test(starc),
+        cmocka_unit_test(snapkv), cmocka_unit_test(h2o),           cmocka_unit_test(streamingllm),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
