@@ -144,7 +144,8 @@ kr_status kr_id_sink_put(kr_id_sink *sink, uint32_t id, kr_err *err)
 }
 
 /* A symbol no piece spells: its bytes as byte tokens, or the unknown token where a byte has none.
- * A vocabulary without an unknown token drops the byte, as the reference implementations do. */
+ * A vocabulary without an unknown token drops the byte (SmolLM2 has no token for some control
+ * characters): that is what the reference implementations do, so what the model was trained on. */
 static kr_status put_unspelled(const kr_tokenizer *t, const char *text, uint32_t bytes, kr_id_sink *sink,
                                kr_err *err)
 {

@@ -103,7 +103,8 @@ static kr_status read_specials(const kr_gguf *g, kr_tokenizer *t, kr_err *err)
 
     if (status == KR_OK)
         status = read_id(g, "tokenizer.ggml.bos_token_id", t->vocab, &t->bos, err);
-    if (status == KR_OK)
+    /* Byte-level files name an unknown token that their tokenizer never produces. */
+    if (status == KR_OK && t->spelling == KR_SPELLING_METASPACE)
         status = read_id(g, "tokenizer.ggml.unknown_token_id", t->vocab, &t->unknown, err);
     for (size_t i = 0; status == KR_OK && i < sizeof ends / sizeof ends[0]; i++) {
         uint32_t id = KR_SPAN_NONE;
