@@ -36,16 +36,16 @@ typedef struct {
     float minimum;
 } block_scales;
 
-static block_scales read_scales(kr_weight_type type, const uint8_t *area, uint64_t block, uint32_t output)
+static block_scales read_scales(kr_weight_type type, const uint8_t *panel, uint64_t block, uint32_t output)
 {
-    const uint8_t *half = area + kr_panel_half_offset(type, block) + output * sizeof(uint16_t);
+    const uint8_t *half = panel + kr_panel_scale_offset(type, block) + output * sizeof(uint16_t);
     const float d = kr_f32_from_f16(load_u16(half));
     block_scales s = {{d, d}, 0.0f};
 
     if (kr_quant_has_minimum(type))
         s.minimum = kr_f32_from_f16(load_u16(half + KR_PANEL_OUTPUTS * sizeof(uint16_t)));
     if (kr_quant_has_parts(type)) {
-        const uint8_t *part = area + kr_panel_part_offset(type, block) + output;
+        const uint8_t *part = panel + kr_panel_part_offset(type, block) + output;
         if (type == KR_W_Q6_K) {
             s.scale[0] = d * (float)(int8_t)part[0];
             s.scale[1] = d * (float)(int8_t)part[KR_PANEL_OUTPUTS];
@@ -61,17 +61,17 @@ static float dot_output(const kr_quant_dot_args *a, const uint8_t *panel, uint32
 {
     const kr_weight_type type = a->type;
     const uint64_t blocks = a->columns / KR_QUANT_BLOCK;
-    const uint32_t plane_bytes = kr_panel_plane_bytes(type);
     float sum = 0.0f;
 
     for (uint64_t b = 0; b < blocks; b++) {
         const int8_t *q = a->q + (uint64_t)row * a->columns + b * KR_QUANT_BLOCK;
         const kr_quant_meta *meta = &a->meta[row * blocks + b];
-        const block_scales s = read_scales(type, panel + blocks * plane_bytes, b, output);
+        const block_scales s = read_scales(type, panel, b, output);
+        const uint8_t *plane = panel + kr_panel_plane_offset(type, b);
         int32_t n[2] = {0, 0};
 
         for (uint32_t c = 0; c < KR_QUANT_BLOCK; c++)
-            n[c / 16] += (stored_number(type, panel + b * plane_bytes, output, c) - kr_quant_offset(type)) * q[c];
+            n[c / 16] += (stored_number(type, plane, output, c) - kr_quant_offset(type)) * q[c];
         if (type == KR_W_Q6_K) {
             sum = fmaf(s.scale[0] * meta->scale, (float)n[0], sum);
             sum = fmaf(s.scale[1] * meta->scale, (float)n[1], sum);

@@ -3,18 +3,11 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "base/num.h"
-
-static uint64_t scale_bytes(kr_weight_type type, uint64_t blocks)
-{
-    return kr_panel_half_offset(type, blocks); /* where the next block's scales would start */
-}
 
 uint64_t kr_panel_bytes(kr_weight_type type, uint64_t columns)
 {
-    KR_CHECK(columns % kr_weight_type_of(type)->block_elements == 0);
-    const uint64_t blocks = columns / KR_QUANT_BLOCK;
-    return kr_align_up(blocks * kr_panel_plane_bytes(type) + scale_bytes(type, blocks), KR_PANEL_VECTOR);
+    KR_CHECK(columns > 0 && columns % kr_weight_type_of(type)->block_elements == 0);
+    return kr_panel_plane_offset(type, columns / KR_QUANT_BLOCK - 1) + kr_panel_plane_bytes(type);
 }
 
 /* Puts one output's 32 numbers into the zeroed planes of a block. */
@@ -38,15 +31,15 @@ static void pack_planes(kr_weight_type type, const uint8_t q[KR_QUANT_BLOCK], ui
 }
 
 static void pack_scales(kr_weight_type type, const kr_quant_block *block, uint32_t output, uint64_t index,
-                        uint8_t *scales)
+                        uint8_t *panel)
 {
-    uint8_t *half = scales + kr_panel_half_offset(type, index) + output * sizeof(uint16_t);
+    uint8_t *half = panel + kr_panel_scale_offset(type, index) + output * sizeof(uint16_t);
 
     memcpy(half, &block->d, sizeof block->d);
     if (kr_quant_has_minimum(type))
         memcpy(half + KR_PANEL_OUTPUTS * sizeof(uint16_t), &block->m, sizeof block->m);
     if (kr_quant_has_parts(type)) {
-        uint8_t *part = scales + kr_panel_part_offset(type, index) + output;
+        uint8_t *part = panel + kr_panel_part_offset(type, index) + output;
         part[0] = block->part[0];
         part[KR_PANEL_OUTPUTS] = block->part[1];
     }
@@ -55,18 +48,14 @@ static void pack_scales(kr_weight_type type, const kr_quant_block *block, uint32
 void kr_panel_pack(kr_weight_type type, const uint8_t *rows, uint64_t row_bytes, uint32_t outputs,
                    uint64_t columns, uint8_t *panel)
 {
-    const uint64_t blocks = columns / KR_QUANT_BLOCK;
-    const uint32_t plane_bytes = kr_panel_plane_bytes(type);
-    uint8_t *scales = panel + blocks * plane_bytes;
-
     KR_CHECK(kr_weight_is_quantised(type) && outputs <= KR_PANEL_OUTPUTS);
     memset(panel, 0, kr_panel_bytes(type, columns));
     for (uint32_t output = 0; output < outputs; output++) {
-        for (uint64_t b = 0; b < blocks; b++) {
+        for (uint64_t b = 0; b < columns / KR_QUANT_BLOCK; b++) {
             kr_quant_block block;
             kr_quant_block_read(type, rows + output * row_bytes, b, &block);
-            pack_planes(type, block.q, output, panel + b * plane_bytes);
-            pack_scales(type, &block, output, b, scales);
+            pack_planes(type, block.q, output, panel + kr_panel_plane_offset(type, b));
+            pack_scales(type, &block, output, b, panel);
         }
     }
 }

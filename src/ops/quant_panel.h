@@ -10,11 +10,14 @@
  *   2-bit plane   2 vectors t: bits 2f, 2f+1 of byte j belong to group 4t + f   (Q6_K)
  *   8-bit plane   8 vectors, one a group                                     (Q8_0)
  *
- * Behind the planes of all blocks lie the scales: per block d[16], then m[16] where the type has
- * it; for K types per super-block d[16] (and dmin[16]), then per block two rows of 16 bytes
- * (s and t, or the two s of Q6_K). A panel's size is a multiple of 64 bytes. Repacking loses no
- * bit; sizes equal the file's but for Q4_K and Q5_K, whose 6-bit pairs take whole bytes (+2.8 %,
- * +2.3 %), and for the last panel, padded with zero weights. */
+ * Blocks come in records: 64-byte aligned scales of a few blocks, then the planes of each, so that a
+ * matrix is read as one ascending stream (two streams, planes and scales apart, were read from
+ * memory at less than half the rate here). A record holds 1 block of Q4_1 and Q5_1 (head d[16],
+ * m[16]); 2 blocks of Q4_0, Q5_0 and Q8_0 (d[16] of each); the 8 blocks of a super-block of K types
+ * (d[16], then dmin[16] or nothing, then for each block two rows of 16 bytes: s and t, or the two
+ * s of Q6_K). A last record may have fewer blocks. Repacking loses no bit. Sizes equal the file's
+ * but for the K types, whose heads take whole bytes and lines (Q4_K +2.8 %, Q5_K +2.3 %, Q6_K
+ * +1 %), odd counts of 1-scale blocks, and the last panel, padded with zero weights. */
 #ifndef KR_OPS_QUANT_PANEL_H
 #define KR_OPS_QUANT_PANEL_H
 
@@ -45,26 +48,42 @@ static inline uint32_t kr_panel_plane_bytes(kr_weight_type type)
     }
 }
 
-/* Bytes of the F16 rows that start a block's (or super-block's) scales. */
-static inline uint32_t kr_panel_half_bytes(kr_weight_type type)
+/* Blocks of a record. */
+static inline uint32_t kr_panel_record_blocks(kr_weight_type type)
 {
-    return (kr_quant_has_minimum(type) ? 2 : 1) * KR_PANEL_OUTPUTS * sizeof(uint16_t);
+    return kr_quant_has_parts(type) ? 8 : kr_quant_has_minimum(type) ? 1 : 2;
 }
 
-/* Offset of block b's F16 scale rows from the start of the scales. */
-static inline uint64_t kr_panel_half_offset(kr_weight_type type, uint64_t block)
+/* Bytes of a record's head: rows of F16, and for K types 8 times two rows of bytes. */
+static inline uint32_t kr_panel_head_bytes(kr_weight_type type)
 {
-    const uint64_t half = kr_panel_half_bytes(type);
-    if (!kr_quant_has_parts(type))
-        return block * half;
-    return block / 8 * (half + 8 * 2 * KR_PANEL_OUTPUTS);
+    return kr_quant_has_parts(type) ? 5 * KR_PANEL_VECTOR : KR_PANEL_VECTOR;
 }
 
-/* Offset of block b's two rows of part bytes; only for types that have them. */
+/* Offset in a panel of the record that holds a block. */
+static inline uint64_t kr_panel_record_offset(kr_weight_type type, uint64_t block)
+{
+    const uint64_t blocks = kr_panel_record_blocks(type);
+    return block / blocks * (kr_panel_head_bytes(type) + blocks * kr_panel_plane_bytes(type));
+}
+
+/* Offset in a panel of a block's planes, of its d[16] (m[16] or dmin[16] follow), and, for K types
+ * only, of its two rows of bytes. */
+static inline uint64_t kr_panel_plane_offset(kr_weight_type type, uint64_t block)
+{
+    return kr_panel_record_offset(type, block) + kr_panel_head_bytes(type) +
+           block % kr_panel_record_blocks(type) * kr_panel_plane_bytes(type);
+}
+
+static inline uint64_t kr_panel_scale_offset(kr_weight_type type, uint64_t block)
+{
+    const uint64_t in_record = kr_panel_record_blocks(type) == 2 ? block % 2 : 0;
+    return kr_panel_record_offset(type, block) + in_record * KR_PANEL_OUTPUTS * sizeof(uint16_t);
+}
+
 static inline uint64_t kr_panel_part_offset(kr_weight_type type, uint64_t block)
 {
-    return kr_panel_half_offset(type, block) + kr_panel_half_bytes(type) +
-           block % 8 * 2 * KR_PANEL_OUTPUTS;
+    return kr_panel_record_offset(type, block) + KR_PANEL_VECTOR + block % 8 * 2 * KR_PANEL_OUTPUTS;
 }
 
 /* Bytes of a panel; columns is a multiple of the type's block. */

@@ -69,16 +69,16 @@ typedef struct {
     __m256 scale[2], minimum;
 } scales;
 
-KR_INLINE scales load_scales(kr_weight_type type, const uint8_t *area, uint64_t block, uint32_t lane)
+KR_INLINE scales load_scales(kr_weight_type type, const uint8_t *panel, uint64_t block, uint32_t lane)
 {
-    const uint8_t *half = area + kr_panel_half_offset(type, block) + lane * sizeof(uint16_t);
+    const uint8_t *half = panel + kr_panel_scale_offset(type, block) + lane * sizeof(uint16_t);
     const uint8_t *second = half + KR_PANEL_OUTPUTS * sizeof(uint16_t);
     scales s = {{load_half(half), _mm256_setzero_ps()}, _mm256_setzero_ps()};
 
     if (kr_quant_has_minimum(type))
         s.minimum = load_half(second);
     if (kr_quant_has_parts(type)) {
-        const uint8_t *part = area + kr_panel_part_offset(type, block) + lane;
+        const uint8_t *part = panel + kr_panel_part_offset(type, block) + lane;
         const __m256 d = s.scale[0];
         s.scale[0] = _mm256_mul_ps(d, load_part(part, type == KR_W_Q6_K));
         if (type == KR_W_Q6_K)
@@ -100,8 +100,6 @@ KR_INLINE void half_of(kr_weight_type type, int rows, uint32_t lane, const kr_qu
                        const uint8_t *panel, uint32_t row, float *out)
 {
     const uint64_t blocks = a->columns / KR_QUANT_BLOCK;
-    const uint32_t plane_bytes = kr_panel_plane_bytes(type);
-    const uint8_t *area = panel + blocks * plane_bytes;
     const int32_t offset = type == KR_W_Q8_0 ? 0 : kr_quant_offset(type); /* Q8_0 is signed here */
     __m256 sum[ROWS_MAX];
 
@@ -109,8 +107,8 @@ KR_INLINE void half_of(kr_weight_type type, int rows, uint32_t lane, const kr_qu
     for (int r = 0; r < rows; r++)
         sum[r] = _mm256_setzero_ps();
     for (uint64_t b = 0; b < blocks; b++) {
-        const uint8_t *plane = panel + b * plane_bytes + lane * 4;
-        const scales s = load_scales(type, area, b, lane);
+        const uint8_t *plane = panel + kr_panel_plane_offset(type, b) + lane * 4;
+        const scales s = load_scales(type, panel, b, lane);
         __m256i n[ROWS_MAX];
 #pragma GCC unroll 8
         for (int g = 0; g < KR_PANEL_GROUPS; g++) {

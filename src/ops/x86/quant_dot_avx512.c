@@ -72,16 +72,16 @@ typedef struct {
     __m512 scale[2], minimum;
 } scales;
 
-KR_INLINE scales load_scales(kr_weight_type type, const uint8_t *area, uint64_t block)
+KR_INLINE scales load_scales(kr_weight_type type, const uint8_t *panel, uint64_t block)
 {
-    const uint8_t *half = area + kr_panel_half_offset(type, block);
+    const uint8_t *half = panel + kr_panel_scale_offset(type, block);
     const uint8_t *second = half + KR_PANEL_OUTPUTS * sizeof(uint16_t);
     scales s = {{load_half(half), _mm512_setzero_ps()}, _mm512_setzero_ps()};
 
     if (kr_quant_has_minimum(type))
         s.minimum = load_half(second);
     if (kr_quant_has_parts(type)) {
-        const uint8_t *part = area + kr_panel_part_offset(type, block);
+        const uint8_t *part = panel + kr_panel_part_offset(type, block);
         const __m512 d = s.scale[0];
         s.scale[0] = _mm512_mul_ps(d, load_part(part, type == KR_W_Q6_K));
         if (type == KR_W_Q6_K)
@@ -114,8 +114,6 @@ KR_INLINE void tile_of(kr_weight_type type, int rows, const kr_quant_dot_args *a
                        uint32_t row, float *out)
 {
     const uint64_t blocks = a->columns / KR_QUANT_BLOCK;
-    const uint32_t plane_bytes = kr_panel_plane_bytes(type);
-    const uint8_t *area = panel + blocks * plane_bytes;
     const int8_t *q = a->q + (uint64_t)row * a->columns;
     const kr_quant_meta *meta = a->meta + row * blocks;
     const int32_t offset = kr_quant_offset(type);
@@ -126,8 +124,8 @@ KR_INLINE void tile_of(kr_weight_type type, int rows, const kr_quant_dot_args *a
         sum[r] = _mm512_setzero_ps();
     for (uint64_t b = 0; b < blocks; b++) {
         __m512i w[KR_PANEL_GROUPS];
-        unpack(type, panel + b * plane_bytes, w);
-        const scales s = load_scales(type, area, b);
+        unpack(type, panel + kr_panel_plane_offset(type, b), w);
+        const scales s = load_scales(type, panel, b);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {
             const kr_quant_meta *m = &meta[(uint64_t)r * blocks + b];
