@@ -87,7 +87,7 @@ typedef struct {
     uint32_t *selected_count;     /* [lists] */
     uint32_t selected_stride;
     float *output;                /* [queries][heads][value_dim] */
-    uint64_t *nan_count;          /* NaN scores met, added to by select */
+    uint64_t *nan_count;          /* NaN scores met, added to by select: atomically, parts run at once */
     uint64_t step;                /* decode step number of the session, for cadence methods */
 } kr_job;
 
@@ -100,6 +100,9 @@ typedef struct {
 typedef struct {
     uint32_t (*parts)(const kr_job *job); /* 0: nothing to do for this job */
     void (*run)(const kr_job *job, uint32_t part, kr_scratch scratch);
+    /* Device that holds what the part reads: it runs there. NULL: always home. A part whose pages
+     * lie on several devices says home and copies the foreign ones into its scratch. */
+    uint32_t (*device)(const kr_job *job, uint32_t part);
 } kr_stage;
 
 /* Compute-node half of build. Reads weights by tensor name through weight() (F32 rows), so a

@@ -76,6 +76,7 @@ typedef struct {
     const kr_layout *layout;
     uint8_t *const *pages;        /* [page_count] page bases; pages before first_page may be NULL */
     const uint8_t *page_device;   /* [page_count] device index inside the node that holds the page */
+    uint32_t home;                /* the session's home device */
     uint64_t page_count;
     uint64_t first_page;          /* pages before it were dropped (outside every window) */
     uint64_t tokens;              /* tokens whose KV is present, new ones included after append */
