@@ -76,11 +76,13 @@ typedef struct {
     uint32_t cores;
     double f32_fma_flops, bf16_dot_flops, fp16_fma_flops, int8_dot_ops; /* 0 = not present */
     double read_bytes_per_s;
-    const char *chosen; /* one line: which variant of each op was taken */
+    char chosen[320]; /* one line: which variant of each op was taken */
 } kr_cpu_probe;
 
-/* Measures for at most budget_ms (about 30 is enough) and fills ops with the fastest usable
- * variant of each op. Never fails: scalar is always usable. */
+/* Measures for about budget_ms (30 is enough) and fills ops with the fastest usable variant of each
+ * op, of those that give the scalar form's bits: the choice never changes a result. What the budget
+ * does not reach keeps the first usable variant, or a rate of 0. Never fails: scalar is always
+ * usable. */
 void kr_cpu_choose(uint32_t budget_ms, kr_ops *ops, kr_cpu_probe *probe);
 
 #endif

@@ -4,6 +4,9 @@
 #define KR_OPS_CPU_H
 
 #include <stdbool.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 static inline bool kr_cpu_always(void) { return true; }
 
@@ -24,6 +27,13 @@ static inline bool kr_cpu_avx512(void)
 static inline bool kr_cpu_avx512bf16(void)
 {
     return kr_cpu_avx512() && __builtin_cpu_supports("avx512bf16");
+}
+
+/* Not every compiler's __builtin_cpu_supports knows the name: CPUID leaf 7, EDX bit 23. */
+static inline bool kr_cpu_avx512fp16(void)
+{
+    unsigned a, b, c, d;
+    return kr_cpu_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d >> 23 & 1) != 0;
 }
 #endif
 

@@ -255,20 +255,36 @@ kr_status kr_store_open(kr_store *store, const kr_open_request *r, const kr_stor
     return KR_OK;
 }
 
-kr_status kr_store_find(kr_store *store, uint64_t handle, uint64_t client, kr_kv_session **session, kr_err *err)
+/* Lock held. NULL for a handle of no session, of another life, or of another client. */
+static kr_kv_session *look_up(const kr_store *store, uint64_t handle, uint64_t client)
 {
     const uint32_t number = (uint32_t)handle, generation = (uint32_t)(handle >> 32);
-    kr_kv_session *found = NULL;
+    kr_kv_session *s = NULL;
 
-    pthread_mutex_lock(&store->lock);
     if (number >= 1 && number <= store->sessions_max && store->slot[number - 1].generation == generation)
-        found = store->slot[number - 1].session;
+        s = store->slot[number - 1].session;
+    return s != NULL && s->client == client ? s : NULL;
+}
+
+kr_status kr_store_find(kr_store *store, uint64_t handle, uint64_t client, kr_kv_session **session, kr_err *err)
+{
+    pthread_mutex_lock(&store->lock);
+    kr_kv_session *found = look_up(store, handle, client);
     pthread_mutex_unlock(&store->lock);
-    if (found == NULL || found->client != client)
+    if (found == NULL)
         return kr_fail(err, KR_E_NOT_FOUND, "no open session with handle %#llx on this connection",
                        (unsigned long long)handle);
     *session = found;
     return KR_OK;
+}
+
+uint32_t kr_store_home(kr_store *store, uint64_t handle, uint64_t client)
+{
+    pthread_mutex_lock(&store->lock);
+    const kr_kv_session *s = look_up(store, handle, client);
+    const uint32_t home = s != NULL ? s->home : UINT32_MAX;
+    pthread_mutex_unlock(&store->lock);
+    return home;
 }
 
 kr_kv_session *kr_store_session_at(kr_store *store, uint32_t slot, uint64_t client)

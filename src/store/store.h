@@ -39,6 +39,7 @@ typedef struct {
     uint32_t home;
     bool spilled;          /* pages lie, or lay, on other devices too */
     uint64_t tokens_max, seed;
+    uint64_t stamp;        /* the node's mark: seen in the message being handled */
     uint64_t *tokens;      /* [layers] tokens present */
     kr_kv_session_group group[KR_GROUPS_MAX];
     uint8_t *records;      /* of all layers, see kr_kv_session_record */
@@ -107,6 +108,8 @@ kr_status kr_store_open(kr_store *store, const kr_open_request *request, const k
                         kr_kv_session **session, kr_err *err);
 /* KR_E_NOT_FOUND for a handle of no session, of another life, or of another client. */
 kr_status kr_store_find(kr_store *store, uint64_t handle, uint64_t client, kr_kv_session **session, kr_err *err);
+/* Home device of such a session, UINT32_MAX for none: for any thread, unlike the session itself. */
+uint32_t kr_store_home(kr_store *store, uint64_t handle, uint64_t client);
 /* The slot'th session of client, for closing all; NULL when it has none there. */
 kr_kv_session *kr_store_session_at(kr_store *store, uint32_t slot, uint64_t client);
 void kr_store_close(kr_store *store, kr_kv_session *session);

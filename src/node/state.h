@@ -1,0 +1,146 @@
+/* Inside of a memory node. What may be trusted where:
+ *
+ *   receive    header checked by the link; payload untrusted
+ *   dispatch   kind, epoch, device and layer in range              (node.c)
+ *   control    payload read by wire/payload.h                      (control.c)
+ *   rows       sessions found, positions and sizes right           (rows.c)
+ *   stages     everything                                          (stages.c)
+ *
+ *   node: fresh --CONFIGURE--> configured --CONFIGURE, no session open--> configured anew
+ *
+ * A message is handled by one thread at a time per device, under the device's work lock: the thread
+ * that serves the connection when there is one device (no hand-over), else the device's own thread.
+ * A session's messages all go to its home device, so its fields need no lock. */
+#ifndef KR_NODE_STATE_H
+#define KR_NODE_STATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/team.h"
+#include "device/bind.h"
+#include "device/device.h"
+#include "node/node.h"
+#include "store/store.h"
+#include "wire/payload.h"
+
+/* Memory that grows to the largest message and is then reused. */
+typedef struct {
+    uint8_t *data;     /* [capacity], 64-byte aligned, zero when new */
+    uint64_t capacity;
+    void *memory;
+} node_buffer;
+
+/* Room for bytes; contents may be lost. KR_E_MEMORY. */
+kr_status node_buffer_need(node_buffer *buffer, uint64_t bytes, kr_err *err);
+void node_buffer_free(node_buffer *buffer);
+
+/* One run of tokens of one session in one layer, as the stages see it. */
+typedef struct {
+    kr_job job;
+    kr_view view;
+    const kr_method *method;
+    kr_kv_session *session;
+    const uint8_t *key, *value; /* new rows, or NULL */
+} node_job;
+
+/* A stage that another device shall run on its own pages. */
+typedef struct stage_run stage_run;
+
+/* A message waiting for a device, or the sender's place in its connection. */
+typedef struct node_connection node_connection;
+
+typedef struct node_item {
+    kr_message message;
+    node_connection *connection;
+    struct node_item *next;
+} node_item;
+
+typedef struct {
+    kr_node *node;
+    uint32_t number;
+    kr_team *team;
+    pthread_mutex_t work;    /* held while a message is handled */
+    node_buffer scratch;     /* [threads][scratch_bytes] */
+    size_t scratch_bytes;
+    node_buffer rows, jobs, starts, workspace, output, counts, indices;
+    uint64_t workspace_bytes; /* capacity of a wave */
+    uint64_t stamp;          /* of the message being handled, to find a session's second row */
+    _Atomic uint64_t busy_ns, stage_ns[KR_STAGES];
+    uint64_t nan_scores;     /* added to by parts at once: __atomic builtins only */
+
+    /* The device's own thread, when the node has several devices and serves. */
+    pthread_t thread;
+    pthread_mutex_t lock;    /* of the fields below */
+    pthread_cond_t changed;
+    node_item *first, *last; /* messages in order */
+    stage_run *help;         /* stages other devices asked for */
+    bool stop;
+} node_device;
+
+struct kr_node {
+    kr_node_config config;
+    kr_ops ops;
+    kr_cpu_probe probe;
+    char save_folder[4096];
+    uint32_t epoch;
+    uint32_t *cpus;          /* [devices][threads], NULL: not bound */
+    pthread_rwlock_t configuration; /* read while a message is handled, written by CONFIGURE */
+    bool configured;
+    kr_msg_configure configure;
+    kr_msg_layer layers[KR_MSG_LAYERS_MAX];
+    kr_store store;
+    node_device *device;     /* [devices] */
+    uint32_t devices_made;
+    pthread_mutex_t start;   /* of threaded */
+    bool threaded;           /* device threads run */
+    _Atomic bool stop;
+    _Atomic uint64_t clients, messages, bytes_in, bytes_out;
+};
+
+/* One client: its link and the replies still due. */
+struct node_connection {
+    kr_node *node;
+    kr_link *link;
+    uint64_t client;
+    pthread_mutex_t lock;
+    pthread_cond_t idle;
+    uint32_t in_flight;      /* messages given to device threads */
+    bool broken;             /* a reply could not be sent */
+};
+
+/* ---- rows.c: ATTEND ---- */
+
+/* Checks, stores, runs and answers one ATTEND on its device; device->work held. */
+kr_status node_attend(kr_node *node, node_device *device, node_connection *connection, const kr_message *message,
+                      kr_err *err);
+
+/* ---- stages.c ---- */
+
+/* Runs stage of jobs on device (and, for spilled sessions, on the devices their pages are on). */
+void node_run_stage(kr_node *node, node_device *device, kr_stage_kind stage, node_job *jobs, uint32_t count);
+/* Copies the new rows of jobs into their pages; counted as append. */
+void node_write_rows(kr_node *node, node_device *device, node_job *jobs, uint32_t count);
+/* Runs what other devices asked device for; device->lock held, dropped while running. */
+void node_run_help(node_device *device);
+kr_scratch node_scratch(const node_device *device, uint32_t worker);
+
+/* ---- control.c ---- */
+
+/* Handles any message but ATTEND; replies by itself on success. */
+kr_status node_control(kr_node *node, node_connection *connection, const kr_message *message, kr_err *err);
+void node_unconfigure(kr_node *node);
+void node_close_sessions(kr_node *node, uint64_t client);
+/* Home device of the session a session-bound message names, UINT32_MAX when it names none. */
+uint32_t node_home_of(kr_node *node, node_connection *connection, const kr_message *message);
+
+/* ---- node.c ---- */
+
+kr_status node_reply(node_connection *connection, const kr_message *request, kr_msg_kind kind, uint32_t rows,
+                     const kr_piece *pieces, uint32_t count, kr_err *err);
+
+/* ---- policy.c ---- */
+
+kr_store_policy node_policy(kr_node *node);
+
+#endif
