@@ -13,10 +13,7 @@
 
 enum { ROWS_MAX = 512, REPEATS = 7 };
 
-static double seconds(void)
-{
-    return (double)kr_now_ns(&kr_clock_system) * 1e-9;
-}
+static double seconds(void) { return (double)kr_now_ns(&kr_clock_system) * 1e-9; }
 
 typedef struct {
     const uint64_t *words;
@@ -91,28 +88,29 @@ int main(int count, char **args)
         return 2;
     }
     const uint32_t threads = count > 2 ? (uint32_t)atoi(args[2]) : 1;
-    if (kr_model_file_open(args[1], &file, &err) != KR_OK || kr_team_create(&team, threads, NULL, &err) != KR_OK)
+    if (kr_model_file_open(args[1], &file, &err) != KR_OK ||
+        kr_team_create(&team, threads, NULL, &err) != KR_OK)
         goto failed;
-    const kr_forward_config config = {.file = file, .team = team, .rows_max = ROWS_MAX, .kv_dtype = KR_F32,
-                                      .weights_f32 = count > 3};
+    const kr_forward_config config = {
+        .file = file, .team = team, .rows_max = ROWS_MAX, .kv_dtype = KR_F32, .weights_f32 = count > 3};
     if (kr_forward_bytes(&config, &weights, &scratch, &err) != KR_OK)
         goto failed;
     const double from = seconds();
     if (kr_forward_create(&forward, &config, NULL, NULL, &err) != KR_OK)
         goto failed;
-    printf("%s, %u threads; packed in %.2f s; weights %.1f MB, scratch %.1f MB\n", kr_forward_path(forward), threads,
-           seconds() - from, (double)weights / 1e6, (double)scratch / 1e6);
+    printf("%s, %u threads; packed in %.2f s; weights %.1f MB, scratch %.1f MB\n", kr_forward_path(forward),
+           threads, seconds() - from, (double)weights / 1e6, (double)scratch / 1e6);
 
     const kr_model *m = kr_model_file_model(file);
     const double bandwidth = read_bandwidth(team, weights);
     float *logits = kr_alloc((size_t)64 * m->vocab * sizeof *logits);
     plain_init(&p, forward, m, ROWS_MAX, ROWS_MAX);
-    printf("reading %.1f MB: %.1f GB/s, so at most %.0f decode steps/s\n", (double)weights / 1e6, bandwidth * 1e-9,
-           bandwidth / (double)weights);
+    printf("reading %.1f MB: %.1f GB/s, so at most %.0f decode steps/s\n", (double)weights / 1e6,
+           bandwidth * 1e-9, bandwidth / (double)weights);
     for (uint32_t rows = 1; rows <= 64; rows *= 2) {
         const double s = best_step(&p, rows, true, logits);
-        printf("decode  %3u rows: %8.1f tok/s, %7.3f ms a step, weights at %.1f GB/s (%.0f %% of reading)\n", rows,
-               rows / s, s * 1e3, (double)weights / s * 1e-9, 100.0 * (double)weights / s / bandwidth);
+        printf("decode  %3u rows: %8.1f tok/s, %7.3f ms a step, weights at %.1f GB/s (%.0f %% of reading)\n",
+               rows, rows / s, s * 1e3, (double)weights / s * 1e-9, 100.0 * (double)weights / s / bandwidth);
     }
     const kr_parameters n = kr_model_parameters(m);
     for (uint32_t rows = 128; rows <= ROWS_MAX; rows *= 2) {

@@ -17,17 +17,17 @@ struct row_job {
     kr_forward *f;
     void (*run)(const row_job *job, uint32_t row);
     uint32_t rows, rows_per_part;
-    const kr_rows *in;             /* of the op */
+    const kr_rows *in; /* of the op */
     const kr_forward_layer *layer;
 
-    const float *source;           /* [rows][columns], or the rows listed in index */
-    const uint32_t *index;         /* [rows]; NULL: 0, 1, ... */
-    const float *norm;             /* [columns]; NULL: none */
+    const float *source;   /* [rows][columns], or the rows listed in index */
+    const uint32_t *index; /* [rows]; NULL: 0, 1, ... */
+    const float *norm;     /* [columns]; NULL: none */
     uint32_t columns, forms;
     kr_forward_angles *angles;
     const kr_rope *rope;
     uint32_t rope_index;
-    const float *product;          /* [rows][hidden] to add to the residual stream */
+    const float *product; /* [rows][hidden] to add to the residual stream */
 };
 
 static void run_rows(void *context, uint32_t part, uint32_t worker)
@@ -81,14 +81,23 @@ static void prepare_row(const row_job *job, uint32_t row)
 static kr_inputs prepare(kr_forward *f, const float *source, const uint32_t *index, const float *norm,
                          uint32_t rows, uint32_t columns, uint32_t forms)
 {
-    row_job job = {.f = f, .run = prepare_row, .rows = rows, .source = source, .index = index,
-                   .norm = norm, .columns = columns, .forms = forms};
+    row_job job = {.f = f,
+                   .run = prepare_row,
+                   .rows = rows,
+                   .source = source,
+                   .index = index,
+                   .norm = norm,
+                   .columns = columns,
+                   .forms = forms};
 
     KR_CHECK(norm != NULL || index == NULL);
     if (norm != NULL || (forms & ~(uint32_t)KR_FORM_F32) != 0)
         for_rows(&job, columns);
-    return (kr_inputs){.columns = columns, .f32 = norm != NULL ? f->normed : source, .bf16 = f->bf16,
-                       .q = f->q, .meta = f->meta};
+    return (kr_inputs){.columns = columns,
+                       .f32 = norm != NULL ? f->normed : source,
+                       .bf16 = f->bf16,
+                       .q = f->q,
+                       .meta = f->meta};
 }
 
 /* ---- passes over outputs ---- */
@@ -122,7 +131,8 @@ static void run_product(void *context, uint32_t part, uint32_t worker)
 }
 
 /* Several products of the same inputs in one pass, cut into parts of about equally many outputs. */
-static void multiply(kr_forward *f, const kr_inputs *inputs, uint32_t rows, const product *products, uint32_t count)
+static void multiply(kr_forward *f, const kr_inputs *inputs, uint32_t rows, const product *products,
+                     uint32_t count)
 {
     product_job job = {.f = f, .inputs = inputs, .rows = rows, .products = count};
     const uint32_t threads = kr_team_threads(f->team);
@@ -198,8 +208,8 @@ static void embed_row(const row_job *job, uint32_t row)
     float *x = job->in->hidden + (uint64_t)row * hidden;
 
     KR_CHECK(token < f->embedding.rows);
-    kr_dequantise(f->embedding.type, f->embedding.data + token * kr_weight_row_bytes(f->embedding.type, hidden),
-                  x, hidden);
+    kr_dequantise(f->embedding.type,
+                  f->embedding.data + token * kr_weight_row_bytes(f->embedding.type, hidden), x, hidden);
     for (uint32_t i = 0; scale != 1.0f && i < hidden; i++)
         x[i] *= scale;
 }
@@ -226,7 +236,8 @@ static void finish_heads(const row_job *job, float *x, uint32_t heads, const flo
         if (norm != NULL)
             f->ops->rms_norm(x, norm, (float)f->model->norm_eps, x, dim);
         if (job->rope->dims != 0)
-            f->ops->rope(x + job->rope->first, table, job->rope->dims, job->rope->layout == KR_ROPE_INTERLEAVED);
+            f->ops->rope(x + job->rope->first, table, job->rope->dims,
+                         job->rope->layout == KR_ROPE_INTERLEAVED);
     }
 }
 
@@ -245,7 +256,8 @@ static void finish_qkv_row(const row_job *job, uint32_t row)
     const kr_forward *f = job->f;
     const kr_model *m = f->model;
     const kr_forward_layer *w = job->layer;
-    const uint32_t q_n = m->heads * m->head_dim, k_n = m->kv_heads * m->head_dim, v_n = m->kv_heads * m->value_dim;
+    const uint32_t q_n = m->heads * m->head_dim, k_n = m->kv_heads * m->head_dim,
+                   v_n = m->kv_heads * m->value_dim;
     float *key = f->product + (uint64_t)row * (k_n + v_n), *value = key + k_n;
 
     finish_heads(job, job->in->query + (uint64_t)row * q_n, m->heads, w->q_bias, w->q_norm, row);
@@ -261,20 +273,26 @@ void kr_forward_qkv(kr_forward *forward, const kr_rows *rows, uint32_t layer)
     kr_forward *f = forward;
     const kr_model *m = f->model;
     const kr_forward_layer *w = &f->layer[layer];
-    const uint32_t q_n = m->heads * m->head_dim, k_n = m->kv_heads * m->head_dim, v_n = m->kv_heads * m->value_dim;
+    const uint32_t q_n = m->heads * m->head_dim, k_n = m->kv_heads * m->head_dim,
+                   v_n = m->kv_heads * m->value_dim;
 
     check_rows(f, rows);
     KR_CHECK(layer < m->layers);
     const kr_inputs in = prepare(f, rows->hidden, NULL, w->attn_norm, rows->rows, m->hidden,
                                  w->q.form | w->k.form | w->v.form);
-    const product products[] = {{&w->q, rows->query, q_n},
-                                {&w->k, f->product, k_n + v_n},
-                                {&w->v, f->product + k_n, k_n + v_n}};
+    const product products[] = {
+        {&w->q, rows->query, q_n}, {&w->k, f->product, k_n + v_n}, {&w->v, f->product + k_n, k_n + v_n}};
     multiply(f, &in, rows->rows, products, 3);
 
     const uint32_t r = m->layer[layer].rope;
-    row_job job = {.f = f, .run = finish_qkv_row, .rows = rows->rows, .in = rows, .layer = w,
-                   .angles = angles_of(f, rows), .rope = &m->rope[r], .rope_index = r};
+    row_job job = {.f = f,
+                   .run = finish_qkv_row,
+                   .rows = rows->rows,
+                   .in = rows,
+                   .layer = w,
+                   .angles = angles_of(f, rows),
+                   .rope = &m->rope[r],
+                   .rope_index = r};
     for_rows(&job, q_n + k_n + v_n);
 }
 
@@ -308,7 +326,8 @@ void kr_forward_o_proj(kr_forward *forward, const kr_rows *rows, uint32_t layer)
 
     check_rows(forward, rows);
     KR_CHECK(layer < m->layers);
-    const kr_inputs in = prepare(forward, rows->attended, NULL, NULL, rows->rows, m->heads * m->value_dim, w->o.form);
+    const kr_inputs in = prepare(forward, rows->attended, NULL, NULL, rows->rows, m->heads * m->value_dim,
+                                 w->o.form);
     multiply_add(forward, rows, &in, &w->o, w->post_attn_norm);
 }
 
@@ -344,7 +363,8 @@ void kr_forward_ffn(kr_forward *forward, const kr_rows *rows, uint32_t layer)
     multiply_add(f, rows, &in, &w->down, w->post_ffn_norm);
 }
 
-void kr_forward_head(kr_forward *forward, const kr_rows *rows, const uint32_t *row, uint32_t count, float *logits)
+void kr_forward_head(kr_forward *forward, const kr_rows *rows, const uint32_t *row, uint32_t count,
+                     float *logits)
 {
     check_rows(forward, rows);
     KR_CHECK(count <= forward->rows_max);
@@ -352,8 +372,8 @@ void kr_forward_head(kr_forward *forward, const kr_rows *rows, const uint32_t *r
         KR_CHECK(row[i] < rows->rows);
     if (count == 0)
         return;
-    const kr_inputs in = prepare(forward, rows->hidden, row, forward->final_norm, count, forward->model->hidden,
-                                 forward->output.form);
+    const kr_inputs in = prepare(forward, rows->hidden, row, forward->final_norm, count,
+                                 forward->model->hidden, forward->output.form);
     const product p = {&forward->output, logits, forward->output.outputs};
     multiply(forward, &in, count, &p, 1);
 }

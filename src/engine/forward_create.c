@@ -9,7 +9,7 @@
 
 /* Takes from the arena, or only counts when there is none yet. */
 typedef struct {
-    kr_arena *arena;  /* NULL: count */
+    kr_arena *arena; /* NULL: count */
     uint64_t bytes;
 } taker;
 
@@ -91,8 +91,9 @@ static kr_status do_layer(builder *b, pass p, uint32_t l)
     const struct {
         kr_role role;
         kr_matrix *matrix;
-    } matrices[] = {{KR_ROLE_Q, &w->q},       {KR_ROLE_K, &w->k},   {KR_ROLE_V, &w->v},      {KR_ROLE_O, &w->o},
-                    {KR_ROLE_GATE, &w->gate}, {KR_ROLE_UP, &w->up}, {KR_ROLE_DOWN, &w->down}};
+    } matrices[] = {{KR_ROLE_Q, &w->q},      {KR_ROLE_K, &w->k},       {KR_ROLE_V, &w->v},
+                    {KR_ROLE_O, &w->o},      {KR_ROLE_GATE, &w->gate}, {KR_ROLE_UP, &w->up},
+                    {KR_ROLE_DOWN, &w->down}};
     const struct {
         kr_role role;
         bool present, is_norm;
@@ -188,8 +189,9 @@ static kr_status fill_frequencies(builder *b)
         return kr_fail(b->err, s, "the tensor of rotary factors cannot be read");
     const uint64_t n = factors.rows * factors.columns;
     if (factors.type != KR_W_F32 || n != f->model->rope[0].dims / 2)
-        return kr_fail(b->err, KR_E_FORMAT, "%s: %llu rotary factors of type %s; expected %u of F32", factors.name,
-                       (unsigned long long)n, kr_weight_type_of(factors.type)->name, f->model->rope[0].dims / 2);
+        return kr_fail(b->err, KR_E_FORMAT, "%s: %llu rotary factors of type %s; expected %u of F32",
+                       factors.name, (unsigned long long)n, kr_weight_type_of(factors.type)->name,
+                       f->model->rope[0].dims / 2);
     for (uint32_t i = 0; i < n; i++) {
         float factor;
         memcpy(&factor, factors.data + i * sizeof factor, sizeof factor);
@@ -206,35 +208,39 @@ static kr_status check_model(const kr_model *m, kr_err *err)
         return kr_fail(err, KR_E_UNSUPPORTED, "%s: its FFN activation cannot be computed yet", m->name);
     for (uint32_t l = 0; l < m->layers; l++)
         if (m->layer[l].ffn != KR_FFN_DENSE)
-            return kr_fail(err, KR_E_UNSUPPORTED, "%s: experts (layer %u) cannot be computed yet", m->name, l);
+            return kr_fail(err, KR_E_UNSUPPORTED, "%s: experts (layer %u) cannot be computed yet", m->name,
+                           l);
     return KR_OK;
 }
 
-/* "Q4_1 Q8_0 avx512 with 8-bit activations, F32 oneDNN 2.6.3": types in the order of weight_type.h. */
+/* "Q4_1 Q8_0 avx512 with 8-bit activations, F16 as F32 oneDNN 2.6.3": what multiplies which types. */
 static void write_path(kr_forward *f)
 {
     const char *variant;
-    bool held[2][KR_W_TYPES] = {{false}};
-    uint32_t length = 0;
+    uint32_t forms[KR_W_TYPES] = {0}, length = 0;
+    static const kr_form order[] = {KR_FORM_INT8, KR_FORM_BF16, KR_FORM_F32};
 
     kr_quant_dot_choose(&variant);
     for (uint32_t l = 0; l < f->model->layers; l++) {
         const kr_forward_layer *w = &f->layer[l];
         const kr_matrix *all[] = {&w->q, &w->k, &w->v, &w->o, &w->gate, &w->up, &w->down, &f->output};
         for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-            held[all[i]->form != KR_FORM_INT8][all[i]->type] = true;
+            forms[all[i]->type] |= all[i]->form;
     }
-    for (int library = 0; library < 2; library++) {
+    for (uint32_t o = 0; o < 3; o++) {
         const uint32_t before = length;
         for (uint32_t t = 0; t < KR_W_TYPES; t++)
-            if (held[library][t])
-                length += (uint32_t)snprintf(f->path + length, sizeof f->path - length, "%s%s",
-                                             length == 0 ? "" : length == before ? ", " : " ",
-                                             kr_weight_type_of(t)->name);
+            if (forms[t] & order[o])
+                length += (uint32_t)snprintf(f->path + length, sizeof f->path - length, "%s%s%s",
+                                             length == 0        ? ""
+                                             : length == before ? ", "
+                                                                : " ",
+                                             kr_weight_type_of(t)->name,
+                                             order[o] == KR_FORM_F32 && t != KR_W_F32 ? " as F32" : "");
         if (length != before)
             length += (uint32_t)snprintf(f->path + length, sizeof f->path - length,
-                                         library ? " %s" : " %s with 8-bit activations",
-                                         library ? kr_gemm_library(f->gemm) : variant);
+                                         o == 0 ? " %s with 8-bit activations" : " %s",
+                                         o == 0 ? variant : kr_gemm_library(f->gemm));
     }
 }
 
@@ -337,7 +343,4 @@ void kr_forward_destroy(kr_forward *forward)
     kr_free(forward);
 }
 
-const char *kr_forward_path(const kr_forward *forward)
-{
-    return forward->path;
-}
+const char *kr_forward_path(const kr_forward *forward) { return forward->path; }

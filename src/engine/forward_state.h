@@ -12,19 +12,19 @@
 
 typedef struct {
     kr_matrix q, k, v, o, gate, up, down;
-    float *attn_norm, *ffn_norm;            /* [hidden] */
-    float *post_attn_norm, *post_ffn_norm;  /* [hidden]; NULL without sandwich norms */
-    float *q_norm, *k_norm;                 /* [head_dim]; NULL without q/k norm */
-    float *q_bias, *k_bias, *v_bias;        /* [q, k, v outputs]; NULL without */
+    float *attn_norm, *ffn_norm;           /* [hidden] */
+    float *post_attn_norm, *post_ffn_norm; /* [hidden]; NULL without sandwich norms */
+    float *q_norm, *k_norm;                /* [head_dim]; NULL without q/k norm */
+    float *q_bias, *k_bias, *v_bias;       /* [q, k, v outputs]; NULL without */
 } kr_forward_layer;
 
 /* Rotary tables of one set of rows. Two sets, so that two micro-batches that take turns in a layer
  * don't drive each other out. */
 typedef struct {
-    uint64_t *position;   /* [rows_max] */
+    uint64_t *position; /* [rows_max] */
     uint32_t rows;
-    uint64_t used;        /* tick of the last use */
-    float *table[2];      /* [rows_max][2 * dims] of model->rope[i]; NULL where dims is 0 */
+    uint64_t used;   /* tick of the last use */
+    float *table[2]; /* [rows_max][2 * dims] of model->rope[i]; NULL where dims is 0 */
 } kr_forward_angles;
 
 enum { KR_FORWARD_ANGLES = 2, KR_FORWARD_PATH_BYTES = 192 };
@@ -39,23 +39,23 @@ struct kr_forward {
     uint32_t rows_max;
 
     kr_arena arena;
-    kr_forward_layer *layer;    /* [layers] */
+    kr_forward_layer *layer; /* [layers] */
     kr_matrix output;
-    float *final_norm;          /* [hidden] */
+    float *final_norm; /* [hidden] */
 
-    float *inv_freq[2];         /* [dims / 2] */
+    float *inv_freq[2]; /* [dims / 2] */
     double rope_factor[2];
     kr_forward_angles angles[KR_FORWARD_ANGLES];
     uint64_t tick;
 
     /* Scratch, [rows_max] rows each. */
-    uint32_t columns_max;       /* widest input of a matrix */
-    float *normed;              /* [columns_max] */
-    uint16_t *bf16;             /* [columns_max]; NULL when no matrix wants it */
-    int8_t *q;                  /* [columns_max]; NULL when no matrix wants it */
-    kr_quant_meta *meta;        /* [columns_max / 32] */
-    float *product;             /* [max(hidden, key and value)] what a matrix made, before it is used */
-    float *gate, *up;           /* [ffn_width] */
+    uint32_t columns_max; /* widest input of a matrix */
+    float *normed;        /* [columns_max] */
+    uint16_t *bf16;       /* [columns_max]; NULL when no matrix wants it */
+    int8_t *q;            /* [columns_max]; NULL when no matrix wants it */
+    kr_quant_meta *meta;  /* [columns_max / 32] */
+    float *product;       /* [max(hidden, key and value)] what a matrix made, before it is used */
+    float *gate, *up;     /* [ffn_width] */
 
     char path[KR_FORWARD_PATH_BYTES];
 };

@@ -22,20 +22,20 @@ typedef struct {
 struct kr_gemm_plan {
     kr_dtype type;
     uint32_t columns, outputs;
-    uint32_t tiles;                      /* TILES, or 1 where results would depend on the tile */
-    dnnl_memory_desc_t plain, packed;    /* of a chunk: rows [outputs][columns], oneDNN's own order */
-    uint8_t *scratch;                    /* [workers][largest scratchpad] */
-    gemm_tile tile[TILES];               /* tile[t] has 1 << t rows */
+    uint32_t tiles;                   /* TILES, or 1 where results would depend on the tile */
+    dnnl_memory_desc_t plain, packed; /* of a chunk: rows [outputs][columns], oneDNN's own order */
+    uint8_t *scratch;                 /* [workers][largest scratchpad] */
+    gemm_tile tile[TILES];            /* tile[t] has 1 << t rows */
 };
 
 struct kr_gemm {
     uint32_t workers;
     dnnl_engine_t engine;
-    dnnl_stream_t *stream;               /* [workers] */
+    dnnl_stream_t *stream;                          /* [workers] */
     float (*tile)[TILE_ROWS_MAX * KR_GEMM_OUTPUTS]; /* [workers] */
     kr_gemm_plan *plan[PLANS_MAX];
     uint32_t plans;
-    uint64_t allocated;                  /* bytes from kr_alloc */
+    uint64_t allocated; /* bytes from kr_alloc */
     bool has_bf16;
     char library[32];
 };
@@ -111,7 +111,8 @@ static dnnl_status_t make_operands(kr_gemm *gemm, kr_gemm_plan *plan, gemm_tile 
         if (s == dnnl_success)
             s = dnnl_memory_create(&tile->out[i], out, gemm->engine, gemm->tile[i]);
         if (s == dnnl_success)
-            s = dnnl_memory_create(&tile->scratch[i], scratch, gemm->engine, plan->scratch + i * scratch_bytes);
+            s = dnnl_memory_create(&tile->scratch[i], scratch, gemm->engine,
+                                   plan->scratch + i * scratch_bytes);
     }
     return s;
 }
@@ -135,8 +136,8 @@ static dnnl_status_t make_plan(kr_gemm *gemm, kr_gemm_plan *plan)
     const dnnl_dims_t dims = {plan->columns, plan->outputs};
     dnnl_primitive_desc_t desc[TILES] = {NULL};
     uint64_t scratch_bytes = 64;
-    dnnl_status_t s = dnnl_memory_desc_init_by_tag(
-        &plan->plain, 2, dims, plan->type == KR_BF16 ? dnnl_bf16 : dnnl_f32, dnnl_ba);
+    dnnl_status_t s = dnnl_memory_desc_init_by_tag(&plan->plain, 2, dims,
+                                                   plan->type == KR_BF16 ? dnnl_bf16 : dnnl_f32, dnnl_ba);
 
     if (s == dnnl_success)
         s = describe(gemm, plan, TILE_ROWS_MAX, &desc[TILES - 1]);
@@ -199,20 +200,11 @@ uint64_t kr_gemm_plan_bytes(const kr_gemm_plan *plan)
     return kr_align_up(dnnl_memory_desc_get_size(&plan->packed), 64);
 }
 
-uint64_t kr_gemm_scratch_bytes(const kr_gemm *gemm)
-{
-    return gemm->allocated;
-}
+uint64_t kr_gemm_scratch_bytes(const kr_gemm *gemm) { return gemm->allocated; }
 
-bool kr_gemm_has_bf16(const kr_gemm *gemm)
-{
-    return gemm->has_bf16;
-}
+bool kr_gemm_has_bf16(const kr_gemm *gemm) { return gemm->has_bf16; }
 
-const char *kr_gemm_library(const kr_gemm *gemm)
-{
-    return gemm->library;
-}
+const char *kr_gemm_library(const kr_gemm *gemm) { return gemm->library; }
 
 kr_status kr_gemm_create(kr_gemm **gemm, uint32_t workers, kr_err *err)
 {
@@ -235,7 +227,8 @@ kr_status kr_gemm_create(kr_gemm **gemm, uint32_t workers, kr_err *err)
         kr_gemm_destroy(g);
         return failed(err, "start", s);
     }
-    snprintf(g->library, sizeof g->library, "oneDNN %d.%d.%d", version->major, version->minor, version->patch);
+    snprintf(g->library, sizeof g->library, "oneDNN %d.%d.%d", version->major, version->minor,
+             version->patch);
 
     /* Asked by trying; BF16 that is not the packed kernel is emulation, slower than F32. */
     kr_gemm_plan probe = {.type = KR_BF16, .columns = KR_GEMM_OUTPUTS, .outputs = KR_GEMM_OUTPUTS};
@@ -260,8 +253,8 @@ void kr_gemm_destroy(kr_gemm *gemm)
     kr_free(gemm);
 }
 
-kr_status kr_gemm_pack(kr_gemm *gemm, const kr_gemm_plan *plan, uint32_t worker, const void *rows, void *packed,
-                       kr_gemm_weights **weights, kr_err *err)
+kr_status kr_gemm_pack(kr_gemm *gemm, const kr_gemm_plan *plan, uint32_t worker, const void *rows,
+                       void *packed, kr_gemm_weights **weights, kr_err *err)
 {
     dnnl_memory_t from = NULL, to = NULL;
     dnnl_primitive_desc_t desc = NULL;
@@ -273,7 +266,8 @@ kr_status kr_gemm_pack(kr_gemm *gemm, const kr_gemm_plan *plan, uint32_t worker,
     if (s == dnnl_success)
         s = dnnl_memory_create(&to, &plan->packed, gemm->engine, packed);
     if (s == dnnl_success)
-        s = dnnl_reorder_primitive_desc_create(&desc, &plan->plain, gemm->engine, &plan->packed, gemm->engine, NULL);
+        s = dnnl_reorder_primitive_desc_create(&desc, &plan->plain, gemm->engine, &plan->packed, gemm->engine,
+                                               NULL);
     if (s == dnnl_success)
         s = dnnl_primitive_create(&reorder, desc);
     if (s == dnnl_success) {
@@ -291,10 +285,7 @@ kr_status kr_gemm_pack(kr_gemm *gemm, const kr_gemm_plan *plan, uint32_t worker,
     return KR_OK;
 }
 
-void kr_gemm_weights_destroy(kr_gemm_weights *weights)
-{
-    dnnl_memory_destroy((dnnl_memory_t)weights);
-}
+void kr_gemm_weights_destroy(kr_gemm_weights *weights) { dnnl_memory_destroy((dnnl_memory_t)weights); }
 
 /* Tallest tile that fits into rows. */
 static uint32_t tile_for(const kr_gemm_plan *plan, uint32_t rows)

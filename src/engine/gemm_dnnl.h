@@ -41,7 +41,7 @@ kr_status kr_gemm_pack(kr_gemm *gemm, const kr_gemm_plan *plan, uint32_t worker,
 void kr_gemm_weights_destroy(kr_gemm_weights *weights); /* NULL is fine */
 
 /* out[r * out_stride + o] = sum over columns of x[r][c] * w[o][c], F32 sums; x [rows][columns]. */
-void kr_gemm_run(kr_gemm *gemm, const kr_gemm_plan *plan, const kr_gemm_weights *weights,
-                 uint32_t worker, const void *x, uint32_t rows, float *out, uint64_t out_stride);
+void kr_gemm_run(kr_gemm *gemm, const kr_gemm_plan *plan, const kr_gemm_weights *weights, uint32_t worker,
+                 const void *x, uint32_t rows, float *out, uint64_t out_stride);
 
 #endif

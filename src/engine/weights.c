@@ -22,7 +22,8 @@ static const kr_gemm_plan *unit_plan(const kr_matrix *m, uint32_t unit)
 
 kr_status kr_matrix_plan(kr_matrix *matrix, kr_gemm *gemm, const kr_tensor *tensor, bool as_f32, kr_err *err)
 {
-    kr_matrix m = {.type = tensor->type, .columns = (uint32_t)tensor->columns, .outputs = (uint32_t)tensor->rows};
+    kr_matrix m = {
+        .type = tensor->type, .columns = (uint32_t)tensor->columns, .outputs = (uint32_t)tensor->rows};
 
     KR_CHECK(tensor->rows > 0 && tensor->rows <= UINT32_MAX && tensor->columns <= UINT32_MAX);
     if (kr_weight_is_quantised(tensor->type) && !as_f32) {
@@ -63,9 +64,9 @@ typedef struct {
     kr_matrix *matrix;
     kr_gemm *gemm;
     const kr_tensor *tensor;
-    float *staging;      /* [threads][KR_GEMM_OUTPUTS][columns], when rows must be expanded */
-    _Atomic int status;  /* of the first chunk that failed */
-    kr_err *err;         /* [threads] */
+    float *staging;     /* [threads][KR_GEMM_OUTPUTS][columns], when rows must be expanded */
+    _Atomic int status; /* of the first chunk that failed */
+    kr_err *err;        /* [threads] */
 } pack_job;
 
 static void pack_chunk(pack_job *job, uint32_t unit, uint32_t worker)
@@ -81,8 +82,8 @@ static void pack_chunk(pack_job *job, uint32_t unit, uint32_t worker)
             kr_dequantise(m->type, rows + o * row_bytes, expanded + (uint64_t)o * m->columns, m->columns);
         from = expanded;
     }
-    const kr_status s = kr_gemm_pack(job->gemm, unit_plan(m, unit), worker, from, m->packed + unit * m->unit_bytes,
-                                     &m->chunk[unit], &job->err[worker]);
+    const kr_status s = kr_gemm_pack(job->gemm, unit_plan(m, unit), worker, from,
+                                     m->packed + unit * m->unit_bytes, &m->chunk[unit], &job->err[worker]);
     if (s != KR_OK)
         atomic_store(&job->status, s);
 }
@@ -112,14 +113,16 @@ static void let_go(const kr_tensor *tensor)
         (void)madvise((void *)from, to - from, MADV_DONTNEED);
 }
 
-kr_status kr_matrix_pack(kr_matrix *matrix, kr_gemm *gemm, kr_team *team, const kr_tensor *tensor, kr_err *err)
+kr_status kr_matrix_pack(kr_matrix *matrix, kr_gemm *gemm, kr_team *team, const kr_tensor *tensor,
+                         kr_err *err)
 {
     const uint32_t threads = kr_team_threads(team);
     const bool expand = matrix->form == KR_FORM_F32 && matrix->type != KR_W_F32;
     pack_job job = {.matrix = matrix, .gemm = gemm, .tensor = tensor, .status = KR_OK};
     kr_status s = KR_OK;
 
-    KR_CHECK(tensor->rows == matrix->outputs && tensor->columns == matrix->columns && tensor->type == matrix->type);
+    KR_CHECK(tensor->rows == matrix->outputs && tensor->columns == matrix->columns &&
+             tensor->type == matrix->type);
     job.err = kr_alloc(threads * sizeof *job.err);
     if (expand)
         job.staging = kr_alloc((uint64_t)threads * KR_GEMM_OUTPUTS * matrix->columns * sizeof *job.staging);
@@ -154,9 +157,17 @@ void kr_matrix_multiply(const kr_matrix *m, kr_gemm *gemm, uint32_t worker, uint
     KR_CHECK(inputs->columns == m->columns && first + count <= m->units);
     if (m->form == KR_FORM_INT8) {
         const kr_quant_dot_args args = {
-            .type = m->type, .panels = m->packed, .columns = m->columns, .outputs = m->outputs,
-            .first_panel = first, .panels_count = count, .q = inputs->q, .meta = inputs->meta,
-            .rows = rows, .out = out, .out_stride = out_stride,
+            .type = m->type,
+            .panels = m->packed,
+            .columns = m->columns,
+            .outputs = m->outputs,
+            .first_panel = first,
+            .panels_count = count,
+            .q = inputs->q,
+            .meta = inputs->meta,
+            .rows = rows,
+            .out = out,
+            .out_stride = out_stride,
         };
         kr_quant_dot_choose(NULL)(&args);
         return;

@@ -19,29 +19,28 @@
 typedef enum { KR_FORM_F32 = 1, KR_FORM_BF16 = 2, KR_FORM_INT8 = 4 } kr_form;
 
 typedef struct {
-    kr_weight_type type;            /* as stored in the file */
+    kr_weight_type type; /* as stored in the file */
     kr_form form;
     uint32_t columns, outputs;
-    uint32_t units;                 /* panels, or chunks of KR_GEMM_OUTPUTS */
-    uint64_t unit_bytes;            /* packed; the last chunk may take less */
-    uint8_t *packed;                /* [units], the owner's arena */
+    uint32_t units;                  /* panels, or chunks of KR_GEMM_OUTPUTS */
+    uint64_t unit_bytes;             /* packed; the last chunk may take less */
+    uint8_t *packed;                 /* [units], the owner's arena */
     const kr_gemm_plan *plan, *last; /* of whole chunks and of the last one */
-    kr_gemm_weights **chunk;        /* [units], the owner's arena; NULL for panels */
+    kr_gemm_weights **chunk;         /* [units], the owner's arena; NULL for panels */
 } kr_matrix;
 
 /* Input rows in the forms that were asked for; shared by the matrices of one op. */
 typedef struct {
     uint32_t columns;
-    const float *f32;               /* [rows][columns] */
-    uint16_t *bf16;                 /* [rows][columns] */
-    int8_t *q;                      /* [rows][columns] */
-    kr_quant_meta *meta;            /* [rows][columns / 32] */
+    const float *f32;    /* [rows][columns] */
+    uint16_t *bf16;      /* [rows][columns] */
+    int8_t *q;           /* [rows][columns] */
+    kr_quant_meta *meta; /* [rows][columns / 32] */
 } kr_inputs;
 
 /* Decides how a tensor will be held; as_f32 expands every type to F32. Allocates nothing in an
  * arena; makes plans in gemm. */
-kr_status kr_matrix_plan(kr_matrix *matrix, kr_gemm *gemm, const kr_tensor *tensor, bool as_f32,
-                         kr_err *err);
+kr_status kr_matrix_plan(kr_matrix *matrix, kr_gemm *gemm, const kr_tensor *tensor, bool as_f32, kr_err *err);
 /* Bytes of matrix->packed and of matrix->chunk. */
 uint64_t kr_matrix_packed_bytes(const kr_matrix *matrix);
 uint64_t kr_matrix_chunk_bytes(const kr_matrix *matrix);

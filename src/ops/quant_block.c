@@ -5,15 +5,9 @@
 #include "base/check.h"
 #include "base/num.h"
 
-static uint16_t load_u16(const uint8_t *p)
-{
-    return (uint16_t)(p[0] | p[1] << 8);
-}
+static uint16_t load_u16(const uint8_t *p) { return (uint16_t)(p[0] | p[1] << 8); }
 
-static uint32_t load_u32(const uint8_t *p)
-{
-    return load_u16(p) | (uint32_t)load_u16(p + 2) << 16;
-}
+static uint32_t load_u32(const uint8_t *p) { return load_u16(p) | (uint32_t)load_u16(p + 2) << 16; }
 
 /* 16 bytes hold weights i and i + 16 in their low and high halves. */
 static void split_nibbles(const uint8_t *packed, uint8_t q[KR_QUANT_BLOCK])
@@ -130,11 +124,19 @@ static void expand_block(kr_weight_type type, const kr_quant_block *block, float
         const float q = (float)(block->q[i] - offset);
         switch (type) {
         case KR_W_Q4_1:
-        case KR_W_Q5_1: x[i] = d * q + m; break;
+        case KR_W_Q5_1:
+            x[i] = d * q + m;
+            break;
         case KR_W_Q4_K:
-        case KR_W_Q5_K: x[i] = d * (float)block->part[0] * q - m * (float)block->part[1]; break;
-        case KR_W_Q6_K: x[i] = d * (float)(int8_t)block->part[i / 16] * q; break;
-        default: x[i] = d * q; break;
+        case KR_W_Q5_K:
+            x[i] = d * (float)block->part[0] * q - m * (float)block->part[1];
+            break;
+        case KR_W_Q6_K:
+            x[i] = d * (float)(int8_t)block->part[i / 16] * q;
+            break;
+        default:
+            x[i] = d * q;
+            break;
         }
     }
 }

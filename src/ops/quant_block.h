@@ -44,11 +44,16 @@ static inline bool kr_weight_is_quantised(kr_weight_type type)
 static inline int32_t kr_quant_offset(kr_weight_type type)
 {
     switch (type) {
-    case KR_W_Q4_0: return 8;
-    case KR_W_Q5_0: return 16;
-    case KR_W_Q6_K: return 32;
-    case KR_W_Q8_0: return 128;
-    default: return 0;
+    case KR_W_Q4_0:
+        return 8;
+    case KR_W_Q5_0:
+        return 16;
+    case KR_W_Q6_K:
+        return 32;
+    case KR_W_Q8_0:
+        return 128;
+    default:
+        return 0;
     }
 }
 

@@ -11,10 +11,7 @@
 #include "ops/quant_dot_variants.h"
 #include "ops/quant_dot_walk.h"
 
-static uint16_t load_u16(const uint8_t *p)
-{
-    return (uint16_t)(p[0] | p[1] << 8);
-}
+static uint16_t load_u16(const uint8_t *p) { return (uint16_t)(p[0] | p[1] << 8); }
 
 static int32_t stored_number(kr_weight_type type, const uint8_t *plane, uint32_t output, uint32_t column)
 {
@@ -84,7 +81,8 @@ static float dot_output(const kr_quant_dot_args *a, const uint8_t *panel, uint32
     return sum;
 }
 
-static void tile_scalar(const kr_quant_dot_args *a, const uint8_t *panel, uint32_t row, uint32_t rows, float *sum)
+static void tile_scalar(const kr_quant_dot_args *a, const uint8_t *panel, uint32_t row, uint32_t rows,
+                        float *sum)
 {
     for (uint32_t r = 0; r < rows; r++)
         for (uint32_t o = 0; o < KR_PANEL_OUTPUTS; o++)
@@ -116,8 +114,16 @@ static uint64_t probe_ns(kr_quant_dot_fn run)
     static const kr_quant_meta meta[PROBE_ROWS * PROBE_COLUMNS / KR_QUANT_BLOCK];
     float out[PROBE_ROWS * KR_PANEL_OUTPUTS];
     const kr_quant_dot_args args = {
-        .type = KR_W_Q4_K, .panels = panel, .columns = PROBE_COLUMNS, .outputs = KR_PANEL_OUTPUTS,
-        .panels_count = 1, .q = q, .meta = meta, .rows = PROBE_ROWS, .out = out, .out_stride = KR_PANEL_OUTPUTS,
+        .type = KR_W_Q4_K,
+        .panels = panel,
+        .columns = PROBE_COLUMNS,
+        .outputs = KR_PANEL_OUTPUTS,
+        .panels_count = 1,
+        .q = q,
+        .meta = meta,
+        .rows = PROBE_ROWS,
+        .out = out,
+        .out_stride = KR_PANEL_OUTPUTS,
     };
     uint64_t best = UINT64_MAX;
 

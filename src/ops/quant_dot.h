@@ -29,14 +29,14 @@ typedef struct {
 
 typedef struct {
     kr_weight_type type;
-    const uint8_t *panels;      /* the matrix: kr_panel_bytes(type, columns) each */
-    uint32_t columns;           /* a multiple of the type's block */
-    uint32_t outputs;           /* of the matrix; the last panel may be padded */
+    const uint8_t *panels;              /* the matrix: kr_panel_bytes(type, columns) each */
+    uint32_t columns;                   /* a multiple of the type's block */
+    uint32_t outputs;                   /* of the matrix; the last panel may be padded */
     uint32_t first_panel, panels_count; /* computed by this call */
-    const int8_t *q;            /* [rows][columns] */
-    const kr_quant_meta *meta;  /* [rows][columns / 32] */
+    const int8_t *q;                    /* [rows][columns] */
+    const kr_quant_meta *meta;          /* [rows][columns / 32] */
     uint32_t rows;
-    float *out;                 /* [rows] rows, out_stride floats apart; column = output number */
+    float *out; /* [rows] rows, out_stride floats apart; column = output number */
     uint64_t out_stride;
 } kr_quant_dot_args;
 

@@ -39,12 +39,16 @@ static inline bool kr_quant_has_parts(kr_weight_type type)
 static inline uint32_t kr_panel_plane_bytes(kr_weight_type type)
 {
     switch (type) {
-    case KR_W_Q8_0: return 8 * KR_PANEL_VECTOR;
-    case KR_W_Q6_K: return 6 * KR_PANEL_VECTOR;
+    case KR_W_Q8_0:
+        return 8 * KR_PANEL_VECTOR;
+    case KR_W_Q6_K:
+        return 6 * KR_PANEL_VECTOR;
     case KR_W_Q5_0:
     case KR_W_Q5_1:
-    case KR_W_Q5_K: return 5 * KR_PANEL_VECTOR;
-    default: return 4 * KR_PANEL_VECTOR;
+    case KR_W_Q5_K:
+        return 5 * KR_PANEL_VECTOR;
+    default:
+        return 4 * KR_PANEL_VECTOR;
     }
 }
 

@@ -46,7 +46,7 @@ const kr_row_ops *kr_row_ops_choose(void);
 /* Angles of one position: table[0..dims) factors of an element itself, table[dims..2*dims) of its
  * partner, which is element i +- dims/2, or i ^ 1 when interleaved. Angles are position * inv_freq
  * in double, exact enough for any 64-bit position that fits one; factor multiplies both. */
-void kr_rope_table(uint64_t position, const float *inv_freq, uint32_t dims, double factor,
-                   bool interleaved, float *table);
+void kr_rope_table(uint64_t position, const float *inv_freq, uint32_t dims, double factor, bool interleaved,
+                   float *table);
 
 #endif

@@ -22,15 +22,9 @@ KR_INLINE f32v load(const float *p)
     return v;
 }
 
-KR_INLINE void store(float *p, f32v v)
-{
-    memcpy(p, &v, sizeof v);
-}
+KR_INLINE void store(float *p, f32v v) { memcpy(p, &v, sizeof v); }
 
-KR_INLINE f32v splat(float x)
-{
-    return x - (f32v){0};
-}
+KR_INLINE f32v splat(float x) { return x - (f32v){0}; }
 
 /* mask lanes are all ones or all zeros. */
 KR_INLINE f32v choose(i32v mask, f32v yes, f32v no)
@@ -135,10 +129,7 @@ KR_INLINE f32v exponential(f32v x)
     return (f32v)((u32v)e + ((u32v)exponent << 23));
 }
 
-KR_INLINE f32v silu(f32v x)
-{
-    return x / (1.0f + exponential(-x));
-}
+KR_INLINE f32v silu(f32v x) { return x / (1.0f + exponential(-x)); }
 
 /* 0.5 x (1 + tanh(u)) = x / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x^3). */
 KR_INLINE f32v gelu_tanh(f32v x)
@@ -184,16 +175,10 @@ KR_INLINE int32_t total(i32v v)
     return sum;
 }
 
-KR_INLINE i32v nearest(f32v x)
-{
-    return (i32v)(x + round_magic) - (i32v)splat(round_magic);
-}
+KR_INLINE i32v nearest(f32v x) { return (i32v)(x + round_magic) - (i32v)splat(round_magic); }
 
 /* Bits of |x|: as integers they order like the magnitudes, infinity and NaN above all numbers. */
-KR_INLINE i32v magnitude(f32v x)
-{
-    return (i32v)x & 0x7fffffff;
-}
+KR_INLINE i32v magnitude(f32v x) { return (i32v)x & 0x7fffffff; }
 
 KR_INLINE void quantise_block(const float *x, int8_t *q, kr_quant_meta *meta)
 {
@@ -248,6 +233,6 @@ static void add(float *y, const float *x, uint32_t n)
         y[i] += x[i];
 }
 
-#define KR_ROW_OPS_ENTRIES                                                                             \
+#define KR_ROW_OPS_ENTRIES                                                                                \
     .rms_norm = rms_norm, .rope = rope, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .quantise = quantise, \
     .to_bf16 = to_bf16, .add = add

@@ -80,7 +80,9 @@ static void make_problem(problem *p, kr_rng *rng, kr_weight_type type, uint32_t 
     const kr_weight_type_info *info = kr_weight_type_of(type);
     const uint32_t panels = (uint32_t)kr_ceil_div(outputs, KR_PANEL_OUTPUTS);
 
-    *p = (problem){.type = type, .columns = columns, .outputs = outputs,
+    *p = (problem){.type = type,
+                   .columns = columns,
+                   .outputs = outputs,
                    .row_bytes = kr_weight_row_bytes(type, columns)};
     p->matrix = kr_alloc(p->row_bytes * outputs);
     p->panels = kr_alloc(panels * kr_panel_bytes(type, columns));
@@ -88,7 +90,8 @@ static void make_problem(problem *p, kr_rng *rng, kr_weight_type type, uint32_t 
     p->meta = kr_alloc((size_t)ROWS * columns / KR_QUANT_BLOCK * sizeof *p->meta);
 
     for (uint64_t i = 0; i < p->row_bytes * outputs; i++)
-        p->matrix[i] = (uint8_t)(kr_rng_below(rng, 4) == 0 ? 0xff * kr_rng_below(rng, 2) : kr_rng_below(rng, 256));
+        p->matrix[i] = (uint8_t)(kr_rng_below(rng, 4) == 0 ? 0xff * kr_rng_below(rng, 2)
+                                                           : kr_rng_below(rng, 256));
     for (uint64_t i = 0; i < p->row_bytes * outputs; i += info->block_bytes) {
         set_scale(type, p->matrix + i, 0, draw_scale(rng, extreme));
         set_scale(type, p->matrix + i, 1, draw_scale(rng, extreme));
@@ -122,10 +125,16 @@ static void drop_problem(problem *p)
 static kr_quant_dot_args args_of(const problem *p, uint32_t row, uint32_t rows, float *out)
 {
     return (kr_quant_dot_args){
-        .type = p->type, .panels = p->panels, .columns = p->columns, .outputs = p->outputs,
+        .type = p->type,
+        .panels = p->panels,
+        .columns = p->columns,
+        .outputs = p->outputs,
         .panels_count = (uint32_t)kr_ceil_div(p->outputs, KR_PANEL_OUTPUTS),
-        .q = p->q + (size_t)row * p->columns, .meta = p->meta + (size_t)row * p->columns / KR_QUANT_BLOCK,
-        .rows = rows, .out = out, .out_stride = OUTPUTS_MAX + 1,
+        .q = p->q + (size_t)row * p->columns,
+        .meta = p->meta + (size_t)row * p->columns / KR_QUANT_BLOCK,
+        .rows = rows,
+        .out = out,
+        .out_stride = OUTPUTS_MAX + 1,
     };
 }
 

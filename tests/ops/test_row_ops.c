@@ -12,10 +12,7 @@ enum { N_MAX = 1100 };
 static const uint32_t lengths[] = {1, 2, 15, 16, 17, 64, 576, 1099};
 enum { LENGTHS = sizeof lengths / sizeof lengths[0] };
 
-static const kr_row_ops *reference(void)
-{
-    return kr_row_ops_variants[kr_row_ops_variant_count - 1];
-}
+static const kr_row_ops *reference(void) { return kr_row_ops_variants[kr_row_ops_variant_count - 1]; }
 
 static const kr_row_ops *usable(uint32_t v)
 {
@@ -56,7 +53,8 @@ static void norm(void **state)
         for (uint32_t i = 0; i < n; i++) {
             const double exact = (double)x[i] / sqrt(squares / n + (double)eps) * (double)w[i];
             /* Lane sums of up to n/16 roundings, halved by the root, and 3 products. */
-            assert_true(fabs((double)want[i] - exact) <= (n / 32.0 + 4.0) * (double)FLT_EPSILON / 2 * fabs(exact));
+            assert_true(fabs((double)want[i] - exact) <=
+                        (n / 32.0 + 4.0) * (double)FLT_EPSILON / 2 * fabs(exact));
         }
         for (uint32_t v = 0; v < kr_row_ops_variant_count; v++) {
             if (usable(v) == NULL)
@@ -68,15 +66,9 @@ static void norm(void **state)
     }
 }
 
-static double silu(double x)
-{
-    return x / (1.0 + exp(-x));
-}
+static double silu(double x) { return x / (1.0 + exp(-x)); }
 
-static double gelu(double x)
-{
-    return 0.5 * x * (1.0 + tanh(sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
-}
+static double gelu(double x) { return 0.5 * x * (1.0 + tanh(sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x))); }
 
 static void gate_agrees(const float *gate, const float *up, uint32_t n, bool is_gelu)
 {
@@ -87,8 +79,10 @@ static void gate_agrees(const float *gate, const float *up, uint32_t n, bool is_
         const double a = is_gelu ? gelu((double)gate[i]) : silu((double)gate[i]);
         const double exact = a * (double)up[i];
         /* tanh form cancels for large negative x: there the formula itself is the error. */
-        const double slack = is_gelu && gate[i] < -3.0f ? 1e-14 * fabs((double)gate[i] * (double)up[i]) : 1e-37;
-        const double steep = 1.0 + fabs((double)gate[i]) * (is_gelu ? 4.0 * (double)gate[i] * (double)gate[i] : 1.0);
+        const double slack = is_gelu && gate[i] < -3.0f ? 1e-14 * fabs((double)gate[i] * (double)up[i])
+                                                        : 1e-37;
+        const double steep = 1.0 + fabs((double)gate[i]) *
+                                       (is_gelu ? 4.0 * (double)gate[i] * (double)gate[i] : 1.0);
         if (!(fabs((double)want[i] - exact) <= 4e-7 * (gate[i] < 0 ? steep : 1.0) * fabs(exact) + slack))
             fail_msg("%s(%g) * %g = %g, exact %g", is_gelu ? "gelu" : "silu", (double)gate[i], (double)up[i],
                      (double)want[i], exact);
@@ -257,8 +251,8 @@ static void bf16_and_add(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(skips), cmocka_unit_test(norm), cmocka_unit_test(gates),
-        cmocka_unit_test(rope), cmocka_unit_test(quantise), cmocka_unit_test(bf16_and_add),
+        cmocka_unit_test(skips), cmocka_unit_test(norm),     cmocka_unit_test(gates),
+        cmocka_unit_test(rope),  cmocka_unit_test(quantise), cmocka_unit_test(bf16_and_add),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,16 +47,12 @@ KR_INLINE __m256i dot_group(kr_weight_type type, __m256i n, __m256i w, const int
     int32_t four;
     memcpy(&four, q, sizeof four);
     const __m256i x = _mm256_set1_epi32(four);
-    const __m256i pairs = type == KR_W_Q8_0
-                              ? _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w))
-                              : _mm256_maddubs_epi16(w, x);
+    const __m256i pairs = type == KR_W_Q8_0 ? _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w))
+                                            : _mm256_maddubs_epi16(w, x);
     return _mm256_add_epi32(n, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 
-KR_INLINE __m256 load_half(const uint8_t *p)
-{
-    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
-}
+KR_INLINE __m256 load_half(const uint8_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
 
 KR_INLINE __m256 load_part(const uint8_t *p, bool is_signed)
 {
@@ -149,18 +145,18 @@ KR_INLINE void tile_of(kr_weight_type type, int rows, const kr_quant_dot_args *a
 
 /* One tile function a type, each with its row counts compiled as constants; 16 registers hold
  * four rows, so eight are done in two goes. */
-#define KR_DEFINE_TILE(type)                                                                          \
+#define KR_DEFINE_TILE(type)                                                                               \
     static void tile_##type(const kr_quant_dot_args *a, const uint8_t *panel, uint32_t row, uint32_t rows, \
-                            float *out)                                                               \
-    {                                                                                                 \
-        if (rows == 1) {                                                                              \
-            tile_of(type, 1, a, panel, row, out);                                                     \
-        } else if (rows == 2) {                                                                       \
-            tile_of(type, 2, a, panel, row, out);                                                     \
-        } else {                                                                                      \
-            for (uint32_t r = 0; r < rows; r += ROWS_MAX)                                             \
-                tile_of(type, ROWS_MAX, a, panel, row + r, out + r * KR_PANEL_OUTPUTS);               \
-        }                                                                                             \
+                            float *out)                                                                    \
+    {                                                                                                      \
+        if (rows == 1) {                                                                                   \
+            tile_of(type, 1, a, panel, row, out);                                                          \
+        } else if (rows == 2) {                                                                            \
+            tile_of(type, 2, a, panel, row, out);                                                          \
+        } else {                                                                                           \
+            for (uint32_t r = 0; r < rows; r += ROWS_MAX)                                                  \
+                tile_of(type, ROWS_MAX, a, panel, row + r, out + r * KR_PANEL_OUTPUTS);                    \
+        }                                                                                                  \
     }
 
 KR_QUANTISED_LIST(KR_DEFINE_TILE)

@@ -94,7 +94,8 @@ KR_INLINE scales load_scales(kr_weight_type type, const uint8_t *panel, uint64_t
 }
 
 /* Groups [first, first + count) of a row's block, on top of the offset's share. */
-KR_INLINE __m512i dot_groups(__m512i n, const __m512i w[KR_PANEL_GROUPS], const int8_t *q, int first, int count)
+KR_INLINE __m512i dot_groups(__m512i n, const __m512i w[KR_PANEL_GROUPS], const int8_t *q, int first,
+                             int count)
 {
 #pragma GCC unroll 8
     for (int g = first; g < first + count; g++) {
@@ -149,16 +150,24 @@ KR_INLINE void tile_of(kr_weight_type type, int rows, const kr_quant_dot_args *a
 }
 
 /* One tile function a type, each with its four row counts compiled as constants. */
-#define KR_DEFINE_TILE(type)                                                                          \
+#define KR_DEFINE_TILE(type)                                                                               \
     static void tile_##type(const kr_quant_dot_args *a, const uint8_t *panel, uint32_t row, uint32_t rows, \
-                            float *out)                                                               \
-    {                                                                                                 \
-        switch (rows) {                                                                               \
-        case 8: tile_of(type, 8, a, panel, row, out); break;                                          \
-        case 4: tile_of(type, 4, a, panel, row, out); break;                                          \
-        case 2: tile_of(type, 2, a, panel, row, out); break;                                          \
-        default: tile_of(type, 1, a, panel, row, out); break;                                         \
-        }                                                                                             \
+                            float *out)                                                                    \
+    {                                                                                                      \
+        switch (rows) {                                                                                    \
+        case 8:                                                                                            \
+            tile_of(type, 8, a, panel, row, out);                                                          \
+            break;                                                                                         \
+        case 4:                                                                                            \
+            tile_of(type, 4, a, panel, row, out);                                                          \
+            break;                                                                                         \
+        case 2:                                                                                            \
+            tile_of(type, 2, a, panel, row, out);                                                          \
+            break;                                                                                         \
+        default:                                                                                           \
+            tile_of(type, 1, a, panel, row, out);                                                          \
+            break;                                                                                         \
+        }                                                                                                  \
     }
 
 KR_QUANTISED_LIST(KR_DEFINE_TILE)
