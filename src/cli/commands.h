@@ -7,6 +7,7 @@
 #define KR_CLI_COMMANDS_H
 
 #define KR_COMMAND_LIST(X) \
+    X(node, "node", "serves memory to clients: KV caches and the work on them") \
     X(inspect, "inspect", "prints what a model file holds")
 
 #define KR_COMMAND_DECLARE(suffix, name, summary) int kr_cmd_##suffix(int argc, char **argv);

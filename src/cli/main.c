@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "wire/ucx_process.h"
 
 typedef struct {
     const char *name, *summary;
@@ -49,6 +50,7 @@ static int finish(int status)
 
 int main(int argc, char **argv)
 {
+    kr_ucx_tame(); /* SIGHUP ends a command again, and a crash is the system's to report */
     if (argc < 2) {
         print_help(stderr);
         return KR_EXIT_USAGE;

@@ -23,7 +23,7 @@
 #include "base/arena.h"
 #include "base/check.h"
 #include "wire/msg.h"
-#include "wire/ucx_log.h"
+#include "wire/ucx_process.h"
 
 enum { SEND_NAP_MS = 1, POLL_MS_MAX = 60000, SHM_MIB = 6 };
 
@@ -118,7 +118,7 @@ kr_status kr_data_open(kr_data **out, const kr_data_config *config, kr_err *err)
     KR_CHECK(config->transport == KR_PATH_SHM || config->transport == KR_PATH_TCP);
     if (data == NULL)
         return kr_fail(err, KR_E_MEMORY, "no memory for a link");
-    kr_ucx_log_install();
+    kr_ucx_tame();
     data->config = *config;
     KR_CHECK(pthread_mutex_init(&data->lock, NULL) == 0);
     data->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);

@@ -2,6 +2,8 @@
  * limits and deadlines; what closes, breaks or is stale is reported as it should be. */
 #include "tests/wire/echo.h"
 
+#include <signal.h>
+
 #include "base/arena.h"
 
 enum { EPOCH = 77, LARGEST = 3 << 20 };
@@ -288,6 +290,21 @@ static void a_peer_that_does_not_read_stops_the_sender(void **state)
     }
 }
 
+/* UCX catches SIGHUP when it is loaded; then a closed terminal would not end karat. */
+static void a_closed_terminal_ends_the_process(void **state)
+{
+    (void)state;
+    struct sigaction action;
+    echo_node node;
+
+    echo_start(&node, KR_UCX_AUTO);
+    kr_link *link = echo_connect(&node, KR_UCX_AUTO);
+    link->close(link);
+    echo_stop(&node);
+    assert_int_equal(sigaction(SIGHUP, NULL, &action), 0);
+    assert_true(action.sa_handler == SIG_DFL || action.sa_handler == SIG_IGN);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -302,6 +319,7 @@ int main(void)
         cmocka_unit_test(several_threads_send_whole_messages),
         cmocka_unit_test(clients_are_served_at_once_and_in_turn),
         cmocka_unit_test(a_peer_that_does_not_read_stops_the_sender),
+        cmocka_unit_test(a_closed_terminal_ends_the_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
