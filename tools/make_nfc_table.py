@@ -35,7 +35,7 @@ def rows(items):
 
 
 print("/* Written by tools/make_nfc_table.py from Unicode %s; do not edit. */" % u.unidata_version)
-print('#include "files/nfc_table.h"\n')
+print('#include "files/nfc_table.h"\n\n/* clang-format off */')
 print("const kr_nfc_pair kr_nfc_pairs[KR_NFC_PAIRS] = {")
 rows("{0x%x, 0x%x, 0x%x}" % p for p in pairs)
 print("};\n\nconst uint16_t kr_nfc_compose[KR_NFC_COMPOSE] = {")

@@ -154,9 +154,9 @@ static void mark(writer *w, const char *piece)
     const int64_t id = kr_tokenizer_find(w->tokenizer, piece);
 
     if (w->status == KR_OK && id == KR_NO_TOKEN)
-        w->status =
-            kr_fail(w->err, KR_E_UNSUPPORTED,
-                    "the vocabulary has no token %s; choose another chat template with " CHOICES, piece);
+        w->status = kr_fail(w->err, KR_E_UNSUPPORTED,
+                            "the vocabulary has no token %s; choose another chat template with " CHOICES,
+                            piece);
     put(w, (uint32_t)id);
 }
 
@@ -258,11 +258,11 @@ static void gemma(writer *w, const kr_chat_message *m, size_t count, bool first,
         say(w, "\n");
     for (size_t i = lead ? 1 : 0; i < count; i++) {
         if (is_role(&m[i], "system"))
-            w->status =
-                kr_fail(w->err, KR_E_ARG,
-                        "message %zu: Gemma's chat template takes a system text only before a first user "
-                        "message",
-                        i);
+            w->status = kr_fail(
+                w->err, KR_E_ARG,
+                "message %zu: Gemma's chat template takes a system text only before a first user "
+                "message",
+                i);
         mark(w, "<start_of_turn>");
         say(w, is_role(&m[i], "assistant") ? "model\n" : "user\n");
         if (lead && i == 1) {

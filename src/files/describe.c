@@ -144,11 +144,11 @@ static kr_status describe_json(const kr_model_file *file, FILE *out, kr_err *err
 
     form_name(file, form);
     snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, file->fingerprint);
-    json_t *root =
-        json_pack("{s:s, s:s, s:i, s:s, s:o, s:o, s:o, s:s, s:s}", "file", file->path, "format", form,
-                  "parts", (int)parts(file), "name", file->model.name, "model", describe_model(&file->model),
-                  "tensors", describe_tensors(file), "tokenizer", describe_tokenizer(file->tokenizer),
-                  "chat_template", chat_name(file), "fingerprint", fingerprint);
+    json_t *root = json_pack("{s:s, s:s, s:i, s:s, s:o, s:o, s:o, s:s, s:s}", "file", file->path, "format",
+                             form, "parts", (int)parts(file), "name", file->model.name, "model",
+                             describe_model(&file->model), "tensors", describe_tensors(file), "tokenizer",
+                             describe_tokenizer(file->tokenizer), "chat_template", chat_name(file),
+                             "fingerprint", fingerprint);
     if (!root)
         return kr_fail(err, KR_E_INTERNAL,
                        "%s: its description is not valid JSON (a name that is not UTF-8?)", file->path);

@@ -61,8 +61,8 @@ static kr_status open_shard(kr_model_file *file, const char *name, kr_err *err)
     kr_status status;
 
     join(path, file, name);
-    status =
-        kr_safetensors_open(path, file->shard_count, &file->shard[file->shard_count], &file->tensors, err);
+    status = kr_safetensors_open(path, file->shard_count, &file->shard[file->shard_count], &file->tensors,
+                                 err);
     if (status == KR_OK)
         file->shard_count++;
     return status;

@@ -336,9 +336,9 @@ static kr_status parse(kr_gguf *g, uint32_t part, kr_tensor_table *table, kr_err
         return kr_fail(err, KR_E_FORMAT, "%s: not a GGUF file (it does not begin with GGUF)", g->path);
     status = take_u32(&c, "version", &g->version, err);
     if (status == KR_OK && (g->version < 2 || g->version > 3))
-        status =
-            kr_fail(err, KR_E_UNSUPPORTED, "%s: GGUF version %u%s; versions 2 and 3, little endian, are read",
-                    g->path, g->version, g->version >> 24 ? " (a big-endian file)" : "");
+        status = kr_fail(err, KR_E_UNSUPPORTED,
+                         "%s: GGUF version %u%s; versions 2 and 3, little endian, are read", g->path,
+                         g->version, g->version >> 24 ? " (a big-endian file)" : "");
     if (status == KR_OK)
         status = take_u64(&c, "tensor count", &tensors, err);
     if (status == KR_OK)

@@ -55,12 +55,12 @@ static kr_status open_part(kr_model_file *file, uint32_t part, const split_info 
     status = read_split(&file->gguf[part], &found, err);
     if (status == KR_OK &&
         (found.number != part || found.count != want->count || found.tensors != want->tensors))
-        status =
-            kr_fail(err, KR_E_FORMAT,
-                    "%s: says part %u of %u with %llu tensors in all, expected part %u of %u "
-                    "with %llu",
-                    file->gguf_path[part], found.number + 1, found.count, (unsigned long long)found.tensors,
-                    part + 1, want->count, (unsigned long long)want->tensors);
+        status = kr_fail(err, KR_E_FORMAT,
+                         "%s: says part %u of %u with %llu tensors in all, expected part %u of %u "
+                         "with %llu",
+                         file->gguf_path[part], found.number + 1, found.count,
+                         (unsigned long long)found.tensors, part + 1, want->count,
+                         (unsigned long long)want->tensors);
     return status;
 }
 

@@ -139,11 +139,11 @@ kr_bytes kr_gguf_next_string(const uint8_t **at)
 
 int64_t kr_gguf_item_int(const kr_gguf_value *value, uint64_t i)
 {
-#define ITEM(tag, type)                                                                                      \
-    case tag: {                                                                                              \
-        type x;                                                                                              \
-        memcpy(&x, value->data + i * sizeof x, sizeof x);                                                    \
-        return (int64_t)x;                                                                                   \
+#define ITEM(tag, type)                                   \
+    case tag: {                                           \
+        type x;                                           \
+        memcpy(&x, value->data + i * sizeof x, sizeof x); \
+        return (int64_t)x;                                \
     }
     switch (value->item) {
         ITEM(KR_GGUF_U8, uint8_t)

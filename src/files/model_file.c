@@ -104,8 +104,8 @@ static kr_status open_form(kr_model_file *file, kr_err *err)
         return kr_fail(err, errno == ENOENT ? KR_E_NOT_FOUND : KR_E_IO, "%s: %s", file->path,
                        strerror(errno));
     file->form = S_ISDIR(st.st_mode) ? KR_FORM_FOLDER : KR_FORM_GGUF;
-    const kr_status status =
-        file->form == KR_FORM_FOLDER ? kr_folder_open(file, err) : kr_gguf_model_open(file, err);
+    const kr_status status = file->form == KR_FORM_FOLDER ? kr_folder_open(file, err)
+                                                          : kr_gguf_model_open(file, err);
     if (status != KR_OK || !file->chat_template)
         return status;
     return kr_chat_note_template(file->tokenizer, file->chat_template, err);
@@ -154,8 +154,8 @@ kr_status kr_model_file_named(const kr_model_file *file, const char *name, kr_te
     if (e->type == KR_W_TYPES)
         return kr_fail(err, KR_E_UNSUPPORTED, "%s: tensor %s is of type %s; F32, F16 and BF16 are supported",
                        file->path, name, e->type_name);
-    *tensor =
-        (kr_tensor){e->type, kr_tensor_entry_rows(e), kr_tensor_entry_columns(e), e->data, e->bytes, e->name};
+    *tensor = (kr_tensor){e->type, kr_tensor_entry_rows(e), kr_tensor_entry_columns(e), e->data, e->bytes,
+                          e->name};
     return KR_OK;
 }
 

@@ -16,27 +16,28 @@
 #include "ops/weight_type.h"
 
 /* Roles of tensors in the supported dense architectures; per-layer ones take a layer number. */
-#define KR_ROLE_LIST(X)                                                              \
-    X(KR_ROLE_EMBEDDING)   /* [vocab][hidden] */                                      \
-    X(KR_ROLE_FINAL_NORM)  /* [hidden] */                                             \
-    X(KR_ROLE_OUTPUT)      /* [vocab][hidden]; the embedding when tied */             \
-    X(KR_ROLE_ATTN_NORM)   /* [hidden] */                                             \
-    X(KR_ROLE_Q) X(KR_ROLE_K) X(KR_ROLE_V) /* [heads*dim][hidden] */                  \
-    X(KR_ROLE_Q_BIAS) X(KR_ROLE_K_BIAS) X(KR_ROLE_V_BIAS)                             \
-    X(KR_ROLE_Q_NORM) X(KR_ROLE_K_NORM)    /* [head_dim] */                           \
-    X(KR_ROLE_O)           /* [hidden][heads*value_dim] */                            \
-    X(KR_ROLE_POST_ATTN_NORM)              /* Gemma: after attention, before residual */ \
-    X(KR_ROLE_FFN_NORM)    /* before FFN */                                           \
-    X(KR_ROLE_GATE) X(KR_ROLE_UP)          /* [ffn][hidden] */                        \
-    X(KR_ROLE_DOWN)        /* [hidden][ffn] */                                        \
-    X(KR_ROLE_POST_FFN_NORM)               /* Gemma */                                \
-    X(KR_ROLE_ROPE_FACTORS) /* GGUF rope_freqs.weight: divides inv_freq, [dims/2]; optional */
+#define KR_ROLE_LIST(X)                                                             \
+    X(KR_ROLE_EMBEDDING)  /* [vocab][hidden] */                                     \
+    X(KR_ROLE_FINAL_NORM) /* [hidden] */                                            \
+    X(KR_ROLE_OUTPUT)     /* [vocab][hidden]; the embedding when tied */            \
+    X(KR_ROLE_ATTN_NORM)  /* [hidden] */                                            \
+    X(KR_ROLE_Q)                                                                    \
+    X(KR_ROLE_K) X(KR_ROLE_V) /* [heads*dim][hidden] */                             \
+        X(KR_ROLE_Q_BIAS) X(KR_ROLE_K_BIAS) X(KR_ROLE_V_BIAS) X(KR_ROLE_Q_NORM)     \
+            X(KR_ROLE_K_NORM)         /* [head_dim] */                              \
+        X(KR_ROLE_O)                  /* [hidden][heads*value_dim] */               \
+        X(KR_ROLE_POST_ATTN_NORM)     /* Gemma: after attention, before residual */ \
+        X(KR_ROLE_FFN_NORM)           /* before FFN */                              \
+        X(KR_ROLE_GATE) X(KR_ROLE_UP) /* [ffn][hidden] */                           \
+        X(KR_ROLE_DOWN)               /* [hidden][ffn] */                           \
+        X(KR_ROLE_POST_FFN_NORM)      /* Gemma */                                   \
+        X(KR_ROLE_ROPE_FACTORS)       /* GGUF rope_freqs.weight: divides inv_freq, [dims/2]; optional */
 
 typedef enum {
 #define KR_ROLE_ENUM(name) name,
     KR_ROLE_LIST(KR_ROLE_ENUM)
 #undef KR_ROLE_ENUM
-    KR_ROLES
+        KR_ROLES
 } kr_role;
 
 /* A weight matrix [rows][columns] in its stored type; norm and bias vectors have rows = 1. */
@@ -45,7 +46,7 @@ typedef struct {
     uint64_t rows, columns;
     const uint8_t *data; /* mapped; lives as long as the kr_model_file */
     uint64_t bytes;
-    const char *name;    /* as in the file, for messages */
+    const char *name; /* as in the file, for messages */
 } kr_tensor;
 
 typedef struct kr_model_file kr_model_file;
@@ -60,11 +61,10 @@ void kr_model_file_close(kr_model_file *file);
  * Llama's q and k rows to interleaved pairs, safetensors keeps half-split. */
 const kr_model *kr_model_file_model(const kr_model_file *file);
 /* KR_E_NOT_FOUND when the architecture has no such tensor here (tied output returns embedding). */
-kr_status kr_model_file_tensor(const kr_model_file *file, kr_role role, uint32_t layer,
-                               kr_tensor *tensor, kr_err *err);
+kr_status kr_model_file_tensor(const kr_model_file *file, kr_role role, uint32_t layer, kr_tensor *tensor,
+                               kr_err *err);
 /* Any tensor by the name it has in the file (learned methods ask for theirs). */
-kr_status kr_model_file_named(const kr_model_file *file, const char *name, kr_tensor *tensor,
-                              kr_err *err);
+kr_status kr_model_file_named(const kr_model_file *file, const char *name, kr_tensor *tensor, kr_err *err);
 const struct kr_tokenizer *kr_model_file_tokenizer(const kr_model_file *file);
 /* XXH3 over description, tensor table and sampled data: prefixes are shared only within it. */
 uint64_t kr_model_file_fingerprint(const kr_model_file *file);

@@ -19,10 +19,10 @@ typedef enum { KR_FORM_GGUF, KR_FORM_FOLDER } kr_file_form;
 struct kr_model_file {
     char path[PATH_MAX]; /* as given */
     kr_file_form form;
-    kr_gguf *gguf;       /* [gguf_count] parts of a GGUF file; metadata is in part 0 */
+    kr_gguf *gguf; /* [gguf_count] parts of a GGUF file; metadata is in part 0 */
     char (*gguf_path)[PATH_MAX];
     uint32_t gguf_count;
-    kr_map *shard;       /* [shard_count] safetensors files */
+    kr_map *shard; /* [shard_count] safetensors files */
     uint32_t shard_count;
     kr_tensor_table tensors;
     char name_prefix[KR_NAME_PREFIX_MAX]; /* before "layers.0." in a folder: "model.", ... */

@@ -138,8 +138,8 @@ kr_status kr_model_file_tensor(const kr_model_file *file, kr_role role, uint32_t
     if (role == KR_ROLE_OUTPUT && file->model.tied_embedding)
         role = KR_ROLE_EMBEDDING;
     kr_role_tensor_name(file, role, layer, name, sizeof name);
-    const kr_tensor_entry *e =
-        kr_role_used(&file->model, role) ? kr_tensor_table_find(&file->tensors, name) : NULL;
+    const kr_tensor_entry *e = kr_role_used(&file->model, role) ? kr_tensor_table_find(&file->tensors, name)
+                                                                : NULL;
     if (!e)
         return kr_fail(err, KR_E_NOT_FOUND, "%s: no tensor %s (%s of a %s model)", file->path, name,
                        kr_role_name(role), kr_family_name(file->model.family));

@@ -18,16 +18,16 @@ struct kr_split {
 
 /* GPT-2's rule, with and without its last alternative: the text between matches says the same. */
 #define GPT2_HEAD "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)"
-#define GPT2      GPT2_HEAD "|\\s+"
+#define GPT2 GPT2_HEAD "|\\s+"
 /* cl100k's rule with digits in groups of up to three (Llama 3) or one by one (Qwen 2). */
 #define CL100K_HEAD "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
 #define CL100K_TAIL "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define LLAMA3      CL100K_HEAD "\\p{N}{1,3}" CL100K_TAIL
-#define QWEN2       CL100K_HEAD "\\p{N}" CL100K_TAIL
-#define DIGIT       "\\p{N}"
-#define DIGITS      "\\p{N}+"
+#define LLAMA3 CL100K_HEAD "\\p{N}{1,3}" CL100K_TAIL
+#define QWEN2 CL100K_HEAD "\\p{N}" CL100K_TAIL
+#define DIGIT "\\p{N}"
+#define DIGITS "\\p{N}+"
 /* What llama.cpp applies when a file names "default" or nothing. */
-#define PUNCTUATION  "[\\p{P}\\$\\+<=>\\^~\\|]+"
+#define PUNCTUATION "[\\p{P}\\$\\+<=>\\^~\\|]+"
 #define THREE_DIGITS "[0-9][0-9][0-9]"
 
 static const char *const known_pattern[] = {GPT2,  GPT2_HEAD, LLAMA3,      QWEN2,

@@ -18,11 +18,11 @@ typedef struct {
     char *name; /* owned, NUL-terminated */
     uint32_t dims;
     uint64_t shape[KR_TENSOR_DIMS_MAX];
-    kr_weight_type type;     /* KR_W_TYPES: a type karat can describe but not compute with */
-    const char *type_name;   /* as the file names it */
+    kr_weight_type type;   /* KR_W_TYPES: a type karat can describe but not compute with */
+    const char *type_name; /* as the file names it */
     const uint8_t *data;
     uint64_t bytes;
-    uint32_t part;           /* file of a split or sharded model, 0-based */
+    uint32_t part; /* file of a split or sharded model, 0-based */
 } kr_tensor_entry;
 
 typedef struct {

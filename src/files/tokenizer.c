@@ -323,8 +323,8 @@ static kr_status encode(encoder *e, const char *text, size_t bytes, uint32_t fla
         !(special && bytes > 0 && added_at(t, text, bytes, true) == t->bos))
         status = kr_id_sink_put(&e->sink, t->bos, err);
     for (size_t at = 0; at < bytes && status == KR_OK;) {
-        const uint32_t id =
-            t->added_first[(uint8_t)text[at]] ? added_at(t, text + at, bytes - at, special) : KR_SPAN_NONE;
+        const uint32_t id = t->added_first[(uint8_t)text[at]] ? added_at(t, text + at, bytes - at, special)
+                                                              : KR_SPAN_NONE;
         if (id == KR_SPAN_NONE) {
             at++;
             continue;

@@ -25,8 +25,7 @@ kr_status kr_tokenize(const kr_tokenizer *tokenizer, const char *text, size_t by
 
 /* Bytes of one token appended to out (not NUL-terminated; may be part of a character). Special
  * tokens give nothing unless specials is true. Returns the byte count, at most capacity. */
-size_t kr_detokenize(const kr_tokenizer *tokenizer, uint32_t id, bool specials, char *out,
-                     size_t capacity);
+size_t kr_detokenize(const kr_tokenizer *tokenizer, uint32_t id, bool specials, char *out, size_t capacity);
 
 uint32_t kr_tokenizer_vocab(const kr_tokenizer *tokenizer);
 bool kr_tokenizer_is_end(const kr_tokenizer *tokenizer, uint32_t id); /* EOS, EOT, end of turn */

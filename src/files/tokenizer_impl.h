@@ -67,34 +67,34 @@ typedef struct kr_split kr_split; /* one compiled pre-tokenizer rule (split.c) *
 
 struct kr_tokenizer {
     uint32_t vocab;
-    kr_bytes *piece;  /* [vocab] as the file spells it; in the mapped file or in blob */
-    uint8_t *kind;    /* [vocab] kr_token_kind */
-    char *blob;       /* owned text of pieces, or NULL */
+    kr_bytes *piece; /* [vocab] as the file spells it; in the mapped file or in blob */
+    uint8_t *kind;   /* [vocab] kr_token_kind */
+    char *blob;      /* owned text of pieces, or NULL */
     kr_span_map by_piece;
     kr_spelling spelling;
     kr_merge_order order;
     uint32_t *priority; /* [vocab] of scores: smaller merges first; NULL for ranks */
     kr_merge_map merges;
-    bool whole_word_first;   /* a word that is a piece is taken without merging (Llama 3) */
+    bool whole_word_first; /* a word that is a piece is taken without merging (Llama 3) */
     uint32_t piece_bytes_max;
-    uint32_t byte_id[256];   /* token of one byte, KR_SPAN_NONE = none */
-    uint32_t unknown;        /* KR_SPAN_NONE = none */
+    uint32_t byte_id[256]; /* token of one byte, KR_SPAN_NONE = none */
+    uint32_t unknown;      /* KR_SPAN_NONE = none */
 
-    bool nfc;                /* normalise text to NFC first */
+    bool nfc; /* normalise text to NFC first */
     kr_prefix prefix;
     kr_split *split[KR_SPLITS_MAX]; /* applied in order, each to every part the last one left */
     uint32_t splits;
 
-    uint32_t *added;         /* [added_count] ids of CONTROL and USER tokens in byte order */
+    uint32_t *added; /* [added_count] ids of CONTROL and USER tokens in byte order */
     uint32_t added_count;
-    bool added_first[256];   /* some added token begins with this byte */
+    bool added_first[256]; /* some added token begins with this byte */
 
-    uint32_t bos;            /* KR_SPAN_NONE = none */
+    uint32_t bos; /* KR_SPAN_NONE = none */
     bool add_bos;
     uint32_t end[KR_ENDS_MAX];
     uint32_t ends;
-    char *default_system;    /* of the file's chat template, owned; NULL = none (chat.c) */
-    bool dated_system;          /* template opens with Llama 3.1's knowledge and date lines */
+    char *default_system; /* of the file's chat template, owned; NULL = none (chat.c) */
+    bool dated_system;    /* template opens with Llama 3.1's knowledge and date lines */
 };
 
 /* --- building --- */

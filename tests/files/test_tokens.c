@@ -1,7 +1,7 @@
 /* Token ids of hard texts and of conversations equal those of Hugging Face's tokenizers and of
  * llama.cpp (fixtures: tools/make_token_fixtures.py), from tokenizer.json and from GGUF; decoding
  * gives the text back; time stays linear on long equal runs (pitfall T-01). The real vocabularies
- * are tested where the files are there: KARAT_MODELS names their folder. */
+ * are tested where KARAT_TEST_MODEL (SmolLM2) and KARAT_TEST_GEMMA name the files. */
 #include <jansson.h>
 
 #include "base/clock.h"
@@ -22,20 +22,15 @@ static kr_model_file *open_model(const char *path)
     return file;
 }
 
-/* A file of the user's model folder, NULL (and SKIP printed) when it is not there. */
-static kr_model_file *open_real(const char *name)
+/* The real file that an environment variable names; the test is skipped where there is none. */
+static kr_model_file *open_real(const char *variable)
 {
-    const char *folder = getenv("KARAT_MODELS");
-    char path[4096];
-    FILE *f;
+    const char *path = getenv(variable);
 
-    snprintf(path, sizeof path, "%s/%s", folder ? folder : "models", name);
-    f = fopen(path, "rb");
-    if (!f) {
-        printf("SKIP %s (not there)\n", path);
-        return NULL;
+    if (!path) {
+        printf("SKIP %s names no file\n", variable);
+        skip();
     }
-    fclose(f);
     return open_model(path);
 }
 
@@ -159,15 +154,16 @@ static void gguf_files(void **state)
     check_file(open_model("tests/fixtures/tiny/qwen2.gguf"), "tiny-qwen2", false);
 }
 
-static void real_vocabularies(void **state)
+static void real_smollm2(void **state)
 {
     (void)state;
-    kr_model_file *smollm = open_real("SmolLM2-135M-Instruct.Q4_1.gguf");
-    kr_model_file *gemma = open_real("gemma-3-270m-q4_k_m.gguf");
-    if (smollm)
-        check_file(smollm, "smollm2", true);
-    if (gemma)
-        check_file(gemma, "gemma3-270m", true);
+    check_file(open_real("KARAT_TEST_MODEL"), "smollm2", true);
+}
+
+static void real_gemma(void **state)
+{
+    (void)state;
+    check_file(open_real("KARAT_TEST_GEMMA"), "gemma3-270m", true);
 }
 
 /* A text of `bytes` made of unit, tokenized; the time in ns. */
@@ -327,7 +323,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokenizer_json_files),
         cmocka_unit_test(gguf_files),
-        cmocka_unit_test(real_vocabularies),
+        cmocka_unit_test(real_smollm2),
+        cmocka_unit_test(real_gemma),
         cmocka_unit_test(long_runs),
         cmocka_unit_test(refusals),
         cmocka_unit_test(specials_and_bos),

@@ -1,9 +1,9 @@
 /* UTF-8: every scalar value round-trips; everything else is refused at the right byte. */
+#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <cmocka.h>
 
 #include "files/utf8.h"
 
@@ -32,11 +32,16 @@ static void bad_bytes_are_named(void **state)
         const char *text;
         size_t bytes, bad;
     } cases[] = {
-        {"abc\xff", 4, 3},         {"\xc0\x80", 2, 0},             /* overlong NUL */
-        {"\xe0\x9f\xbf", 3, 0},    {"\xf0\x8f\xbf\xbf", 4, 0},     /* overlong */
-        {"\xed\xa0\x80", 3, 0},    {"\xf4\x90\x80\x80", 4, 0},     /* surrogate, past U+10FFFF */
-        {"\xf5\x80\x80\x80", 4, 0}, {"ok\xe2\x82", 4, 2},          /* cut at the end */
-        {"\x80", 1, 0},            {"\xe2\x28\xa1", 3, 0},         /* continuation missing */
+        {"abc\xff", 4, 3},
+        {"\xc0\x80", 2, 0}, /* overlong NUL */
+        {"\xe0\x9f\xbf", 3, 0},
+        {"\xf0\x8f\xbf\xbf", 4, 0}, /* overlong */
+        {"\xed\xa0\x80", 3, 0},
+        {"\xf4\x90\x80\x80", 4, 0}, /* surrogate, past U+10FFFF */
+        {"\xf5\x80\x80\x80", 4, 0},
+        {"ok\xe2\x82", 4, 2}, /* cut at the end */
+        {"\x80", 1, 0},
+        {"\xe2\x28\xa1", 3, 0}, /* continuation missing */
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
