@@ -1,8 +1,9 @@
 /* What a family fixes that no file says. */
-#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "files/model_file_impl.h"
+#include "files/utf8.h"
 
 static const struct {
     const char *gguf, *folder; /* general.architecture; config.json's model_type */
@@ -25,6 +26,14 @@ kr_status kr_family_of(const char *path, kr_bytes name, kr_family *family, kr_er
     return kr_fail(err, KR_E_UNSUPPORTED,
                    "%s: architecture \"%.*s\" is not supported; supported are llama, qwen2, qwen3, gemma3",
                    path, (int)(name.bytes > 60 ? 60 : name.bytes), name.text);
+}
+
+void kr_model_set_name(kr_model *model, kr_bytes name)
+{
+    const size_t room = sizeof model->name - 1;
+    const size_t bytes = kr_utf8_invalid(name.text, name.bytes < room ? name.bytes : room);
+
+    snprintf(model->name, sizeof model->name, "%.*s", (int)bytes, bytes ? name.text : "");
 }
 
 void kr_model_start(kr_model *model, kr_family family, uint32_t layers)

@@ -248,18 +248,6 @@ static kr_status read_tokenizer(kr_model_file *file, const json_t *config, kr_er
     return status;
 }
 
-/* The last part of the path, as people name such folders. */
-static void name_from_path(kr_model_file *file)
-{
-    size_t end = strlen(file->path), start;
-
-    while (end > 0 && file->path[end - 1] == '/')
-        end--;
-    for (start = end; start > 0 && file->path[start - 1] != '/'; start--)
-        ;
-    snprintf(file->model.name, sizeof file->model.name, "%.*s", (int)(end - start), file->path + start);
-}
-
 kr_status kr_folder_open(kr_model_file *file, kr_err *err)
 {
     char path[PATH_MAX];
@@ -274,10 +262,8 @@ kr_status kr_folder_open(kr_model_file *file, kr_err *err)
         status = find_prefix(file, err);
     if (status == KR_OK)
         status = kr_folder_config(file, config, path, err);
-    if (status == KR_OK) {
-        name_from_path(file);
+    if (status == KR_OK)
         status = read_tokenizer(file, config, err);
-    }
     json_decref(config);
     return status;
 }

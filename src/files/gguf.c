@@ -1,3 +1,4 @@
+/* Reading the container: one pass over the file with a cursor that knows what is left. */
 #include "files/gguf.h"
 
 #include <stdlib.h>

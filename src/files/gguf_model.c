@@ -248,8 +248,7 @@ static kr_status read_model(kr_model_file *file, kr_err *err)
     if (s != KR_OK)
         return s;
     kr_model_start(m, family, layers);
-    snprintf(m->name, sizeof m->name, "%.*s", (int)(name.bytes > 90 ? 90 : name.bytes),
-             name.text ? name.text : "");
+    kr_model_set_name(m, name);
     m->embed_scale = 1.0;
     s = read_sizes(&a, m, err);
     m->softmax_scale = 1.0 / sqrt((double)m->head_dim);

@@ -1,3 +1,4 @@
+/* mmap behind kr_map. */
 #include "files/map.h"
 
 #include <errno.h>

@@ -28,6 +28,18 @@ void kr_model_file_close(kr_model_file *file)
     kr_free(file);
 }
 
+/* The last part of the path, as people name such files and folders. */
+static void name_from_path(kr_model_file *file)
+{
+    size_t end = strlen(file->path), start;
+
+    while (end > 1 && file->path[end - 1] == '/')
+        end--;
+    for (start = end; start > 0 && file->path[start - 1] != '/'; start--)
+        ;
+    kr_model_set_name(&file->model, (kr_bytes){file->path + start, (uint32_t)(end - start)});
+}
+
 /* The vocabulary's size is what the embedding says; the tokenizer may know fewer tokens (padding),
  * never more, since ids index the embedding. */
 static kr_status read_vocab(kr_model_file *file, kr_err *err)
@@ -124,6 +136,8 @@ kr_status kr_model_file_open(const char *path, kr_model_file **file, kr_err *err
     }
     snprintf(f->path, sizeof f->path, "%s", path);
     status = open_form(f, err);
+    if (status == KR_OK && f->model.name[0] == 0)
+        name_from_path(f);
     if (status == KR_OK)
         status = read_vocab(f, err);
     if (status == KR_OK) {

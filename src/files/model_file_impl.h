@@ -56,6 +56,8 @@ kr_status kr_roles_check(const kr_model_file *file, kr_err *err);
 
 /* A kr_model of one of the dense families with everything unset that the file must say. */
 void kr_model_start(kr_model *model, kr_family family, uint32_t layers);
+/* As much of name as fits and is valid UTF-8. */
+void kr_model_set_name(kr_model *model, kr_bytes name);
 /* KR_E_UNSUPPORTED with the supported list when name (a GGUF or Hugging Face name) is unknown. */
 kr_status kr_family_of(const char *path, kr_bytes name, kr_family *family, kr_err *err);
 

@@ -1,3 +1,4 @@
+/* Header, shapes and ranges, then one check that the ranges cover the data exactly. */
 #include "files/safetensors.h"
 
 #include <jansson.h>

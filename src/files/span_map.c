@@ -1,3 +1,4 @@
+/* Linear probing over a table that is at most half full. */
 #include "files/span_map.h"
 
 #include "base/arena.h"

@@ -1,3 +1,4 @@
+/* A growing array, then an index by name. */
 #include "files/tensor_table.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* The four forms of UTF-8, one table of ranges for the second byte. */
 #include "files/utf8.h"
 
 /* Length of the valid sequence at s, or 0. The second byte's range excludes overlong forms,
