@@ -37,6 +37,7 @@ typedef struct {
     double flops_f32, flops_bf16, flops_fp8; /* per second, peak; 0 = cannot */
     double memory_bytes_per_s, memory_bytes;
     double link_bytes_per_s, link_latency_s; /* to the other node type, per device */
+    double peer_bytes_per_s, peer_latency_s; /* to devices of its own node; 0 = not stated */
     double fixed_s;                          /* per op launch */
     double flops_efficiency, memory_efficiency; /* reachable share of peak, 0..1 */
     double tdp_w, idle_w;

@@ -63,12 +63,27 @@ static kr_status read_figure(kr_json parent, const char *key, bool required, dou
     return KR_OK;
 }
 
+static kr_status read_link(kr_json root, const char *key, double *bytes_per_s, double *latency_s, kr_err *err)
+{
+    static const char *const keys[] = {"bytes_per_s", "latency_s", NULL};
+    nested link;
+
+    TRY(nested_open(&link, root, key, false, err));
+    if (link.json.object == NULL)
+        return KR_OK;
+    TRY(kr_json_only(link.json, keys, err));
+    TRY(read_figure(link.json, "bytes_per_s", true, 1e18, bytes_per_s, err));
+    TRY(read_figure(link.json, "latency_s", true, 10.0, latency_s, err));
+    if (*bytes_per_s <= 0.0)
+        return kr_fail(err, KR_E_FORMAT, "%s: bytes_per_s must be above 0", link.where);
+    return KR_OK;
+}
+
 static kr_status read_rates(kr_json root, kr_device_model *d, kr_err *err)
 {
     static const char *const flops_keys[] = {"f32", "bf16", "fp8", NULL};
     static const char *const memory_keys[] = {"bytes", "bytes_per_s", "efficiency", NULL};
-    static const char *const link_keys[] = {"bytes_per_s", "latency_s", NULL};
-    nested flops, memory, link;
+    nested flops, memory;
 
     TRY(nested_open(&flops, root, "flops", true, err));
     TRY(kr_json_only(flops.json, flops_keys, err));
@@ -84,15 +99,8 @@ static kr_status read_rates(kr_json root, kr_device_model *d, kr_err *err)
     TRY(read_figure(memory.json, "efficiency", false, 1.0, &d->memory_efficiency, err));
     if (d->memory_bytes_per_s <= 0.0 || d->memory_efficiency <= 0.0)
         return kr_fail(err, KR_E_FORMAT, "%s: bytes_per_s and efficiency must be above 0", memory.where);
-    TRY(nested_open(&link, root, "link", false, err));
-    if (link.json.object == NULL)
-        return KR_OK;
-    TRY(kr_json_only(link.json, link_keys, err));
-    TRY(read_figure(link.json, "bytes_per_s", true, 1e18, &d->link_bytes_per_s, err));
-    TRY(read_figure(link.json, "latency_s", true, 10.0, &d->link_latency_s, err));
-    if (d->link_bytes_per_s <= 0.0)
-        return kr_fail(err, KR_E_FORMAT, "%s: bytes_per_s must be above 0", link.where);
-    return KR_OK;
+    TRY(read_link(root, "link", &d->link_bytes_per_s, &d->link_latency_s, err));
+    return read_link(root, "peers", &d->peer_bytes_per_s, &d->peer_latency_s, err);
 }
 
 static bool op_of_name(const char *name, kr_op_kind *op)
@@ -229,7 +237,7 @@ static kr_status read_power_cores_area(kr_json root, kr_device_model *d, kr_err 
 static kr_status read_device(kr_json root, kr_device_model *d, kr_err *err)
 {
     static const char *const keys[] = {"karat_device", "name", "source", "flops", "flops_efficiency",
-                                       "memory", "link", "fixed_s", "power", "cores", "area", "can",
+                                       "memory", "link", "peers", "fixed_s", "power", "cores", "area", "can",
                                        "curves", NULL};
     const char *name = NULL, *source = NULL;
     uint32_t version = 0;
