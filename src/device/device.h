@@ -70,6 +70,8 @@ typedef struct {
  * the device cannot multiply runs at the rate of the next wider one it can. Link ops are not
  * priced here. */
 kr_device_time kr_device_op_time(const kr_device_model *device, const kr_device_job *job);
+/* Whether a curve, not the roofline, prices the op. */
+bool kr_device_has_curve(const kr_device_model *device, kr_op_kind op, const char *model);
 
 /* What a probe at start found about this CPU; all rates of one thread. */
 typedef struct {

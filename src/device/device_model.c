@@ -306,6 +306,11 @@ static const kr_device_curve *find_curve(const kr_device_model *d, const kr_devi
     return best;
 }
 
+bool kr_device_has_curve(const kr_device_model *device, kr_op_kind op, const char *model)
+{
+    return find_curve(device, &(kr_device_job){.op = op, .model = model}) != NULL;
+}
+
 static kr_device_time to_ns(double seconds, kr_provenance provenance)
 {
     /* 2^62 ns is 146 years: a time beyond it means a broken descriptor and stays comparable. */

@@ -1,0 +1,423 @@
+#include "sim/loop.h"
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "method/layout.h"
+
+/* ---- what sched/ may ask ---- */
+
+static const kr_loop *world(const kr_port *port)
+{
+    return port->context;
+}
+
+static uint32_t device_count(const kr_port *port)
+{
+    return world(port)->devices;
+}
+
+static kr_device_view device(const kr_port *port, uint32_t d)
+{
+    return world(port)->device[d];
+}
+
+static kr_request_view view_of(const kr_request *r)
+{
+    return (kr_request_view){
+        .id = r->id,
+        .context_tokens = r->context_tokens,
+        .max_new_tokens = r->peak_tokens - r->context_tokens,
+        .device = r->device,
+        .micro_batch = r->micro_batch,
+        .prefix_device = KR_NO_DEVICE,
+    };
+}
+
+/* Admission counts every admitted request; rebalancing deals out those that decode. The second is
+ * the list, the first only a number, so one port serves both. */
+static uint32_t decoding_count(const kr_port *port)
+{
+    return world(port)->decoding_count;
+}
+
+static uint32_t admitted_count(const kr_port *port)
+{
+    return world(port)->admitted_count;
+}
+
+static kr_request_view decoding(const kr_port *port, uint32_t i)
+{
+    return view_of(&world(port)->request[world(port)->decoding[i]]);
+}
+
+static uint32_t waiting_count(const kr_port *port)
+{
+    return world(port)->waiting_count;
+}
+
+static kr_request_view waiting(const kr_port *port, uint32_t i)
+{
+    return view_of(&world(port)->request[world(port)->waiting[i]]);
+}
+
+/* In units of a page of group 0; pages of the two groups differ in size. */
+static uint64_t pages_for(const kr_port *port, uint64_t tokens)
+{
+    const kr_loop *loop = world(port);
+    uint64_t pages[2];
+
+    kr_program_pages(loop->program, tokens, pages);
+    if (pages[1] == 0)
+        return pages[0];
+    return pages[0] + kr_ceil_div(pages[1] * loop->page_bytes[1], loop->page_bytes[0]);
+}
+
+static uint32_t rows_max(const kr_port *port)
+{
+    const uint32_t max = world(port)->options->rows_max;
+
+    return max != 0 ? max : UINT32_MAX;
+}
+
+static uint32_t micro_batches(const kr_port *port)
+{
+    return world(port)->program->parallel.micro_batches;
+}
+
+/* ---- sessions ---- */
+
+static void new_session(kr_loop *loop, uint32_t slot, bool initial)
+{
+    const uint64_t drawn = kr_rng_below(&loop->draw, loop->workload->sessions);
+    const kr_sim_session *session = &loop->workload->session[drawn];
+    const bool random_turn = initial && !loop->options->first_turns;
+    kr_request *r = &loop->request[slot];
+
+    *r = (kr_request){
+        .id = loop->next_id++,
+        .session = session,
+        .turn = random_turn ? (uint32_t)kr_rng_below(&loop->start, session->turns) : 0,
+        .state = KR_WAITING,
+        .device = KR_NO_DEVICE,
+        .micro_batch = UINT32_MAX,
+        .resident = initial,
+    };
+    for (uint32_t t = r->turn; t < session->turns; t++) {
+        const uint64_t end = session->turn[t].context_tokens + session->turn[t].output_tokens;
+
+        r->peak_tokens = end > r->peak_tokens ? end : r->peak_tokens;
+    }
+    loop->waiting[loop->waiting_count++] = slot;
+    if (loop->waiting_count > loop->result->waiting_max)
+        loop->result->waiting_max = loop->waiting_count;
+}
+
+/* Time at which tokens that are ready to be ingested at ready_ns lie on the device. */
+static uint64_t ingest(kr_loop *loop, uint32_t d, uint64_t tokens, uint64_t ready_ns)
+{
+    const uint64_t bytes = tokens * loop->token_bytes;
+    const uint64_t begin = loop->ingest_free_ns[d] > ready_ns ? loop->ingest_free_ns[d] : ready_ns;
+    const uint64_t taken = (uint64_t)((double)bytes / loop->ingest_bytes_per_s * 1e9 + 0.5);
+
+    if (tokens == 0)
+        return ready_ns;
+    loop->ingest_free_ns[d] = begin + taken;
+    loop->result->ingested_bytes += bytes;
+    return begin + taken + (uint64_t)(loop->ingest_latency_s * 1e9 + 0.5);
+}
+
+static void begin_turn(kr_loop *loop, kr_request *r, uint64_t ingested, uint64_t ready_ns)
+{
+    const kr_sim_turn *turn = &r->session->turn[r->turn];
+
+    r->state = KR_ASLEEP;
+    r->context_tokens = turn->context_tokens;
+    r->tokens_left = turn->output_tokens;
+    r->ready_ns = ingest(loop, r->device, ingested, ready_ns);
+}
+
+/* The rank of the device's cell with the fewest requests, ties by id. */
+static uint32_t rank_of(const kr_loop *loop, uint32_t d)
+{
+    const uint32_t per_cell = loop->ranks / loop->cells;
+    const uint32_t first = d / (loop->devices / loop->cells) * per_cell;
+    uint32_t best = first;
+
+    for (uint32_t r = first + 1; r < first + per_cell; r++)
+        if (loop->rank_requests[r] < loop->rank_requests[best])
+            best = r;
+    return best;
+}
+
+static void admit_head(kr_loop *loop, const kr_admission *a, uint64_t now_ns)
+{
+    kr_request *r = &loop->request[loop->waiting[0]];
+
+    r->device = a->device;
+    r->rank = rank_of(loop, a->device);
+    r->pages = a->pages_needed;
+    loop->device[a->device].pages_reserved += a->pages_needed;
+    loop->rank_requests[r->rank]++;
+    loop->admitted_count++;
+    loop->result->admitted++;
+    loop->digest = kr_digest_add(loop->digest, r->id << 20 ^ a->device);
+    begin_turn(loop, r, r->resident && now_ns == 0 ? 0 : r->session->turn[r->turn].context_tokens, now_ns);
+}
+
+static uint32_t drop_head(kr_loop *loop)
+{
+    const uint32_t slot = loop->waiting[0];
+
+    loop->waiting_count--;
+    for (uint32_t i = 0; i < loop->waiting_count; i++)
+        loop->waiting[i] = loop->waiting[i + 1];
+    return slot;
+}
+
+/* A workload of which nothing fits is noticed after this many refusals without an admission. */
+enum { REFUSALS_MAX = 10000 };
+
+static kr_status admit(kr_loop *loop, uint64_t now_ns, kr_err *err)
+{
+    uint32_t refusals = 0;
+
+    loop->port.running_count = admitted_count;
+    while (loop->waiting_count != 0) {
+        const kr_request_view head = waiting(&loop->port, 0);
+        const kr_admission a = kr_sched_admit(&loop->port, &head);
+
+        if (a.verdict == KR_DEFER)
+            return KR_OK;
+        if (a.verdict == KR_ADMIT) {
+            admit_head(loop, &a, now_ns);
+            (void)drop_head(loop);
+            refusals = 0;
+            continue;
+        }
+        loop->result->refused++;
+        if (++refusals == REFUSALS_MAX)
+            return kr_fail(err, KR_E_LIMIT,
+                           "sim: no session fits: the last needs %llu pages, the largest device has %llu",
+                           (unsigned long long)a.pages_needed, (unsigned long long)a.pages_largest);
+        new_session(loop, drop_head(loop), false);
+    }
+    return KR_OK;
+}
+
+/* ---- between steps ---- */
+
+/* Puts a slot into the decoding list, which is in order of id. */
+static void insert_decoding(kr_loop *loop, uint32_t slot)
+{
+    uint32_t i = loop->decoding_count++;
+
+    for (; i > 0 && loop->request[loop->decoding[i - 1]].id > loop->request[slot].id; i--)
+        loop->decoding[i] = loop->decoding[i - 1];
+    loop->decoding[i] = slot;
+    loop->request[slot].state = KR_DECODING;
+    loop->changed = true;
+}
+
+/* Wakes everyone whose time has come; returns the earliest of the others. */
+static uint64_t wake(kr_loop *loop, uint64_t now_ns)
+{
+    uint64_t next = UINT64_MAX;
+
+    for (uint32_t s = 0; s < loop->options->sessions; s++) {
+        if (loop->request[s].state != KR_ASLEEP)
+            continue;
+        if (loop->request[s].ready_ns <= now_ns)
+            insert_decoding(loop, s);
+        else if (loop->request[s].ready_ns < next)
+            next = loop->request[s].ready_ns;
+    }
+    return next;
+}
+
+static void assign(kr_loop *loop)
+{
+    loop->port.running_count = decoding_count;
+    if (loop->options->rebalance)
+        kr_sched_rebalance(&loop->port, loop->micro_batch, loop->scratch);
+    else
+        kr_sched_balance_count(&loop->port, loop->micro_batch);
+    for (uint32_t i = 0; i < loop->decoding_count; i++)
+        loop->request[loop->decoding[i]].micro_batch = loop->micro_batch[i];
+    loop->changed = false;
+}
+
+kr_status kr_loop_prepare(kr_loop *loop, uint64_t *now_ns, kr_err *err)
+{
+    for (;;) {
+        const kr_status status = admit(loop, *now_ns, err);
+        uint64_t next;
+
+        if (status != KR_OK)
+            return status;
+        next = wake(loop, *now_ns);
+        if (loop->decoding_count != 0)
+            break;
+        /* Something sleeps: the head of the queue is deferred only while others hold pages. */
+        KR_CHECK(next != UINT64_MAX);
+        *now_ns = next;
+    }
+    if (loop->changed)
+        assign(loop);
+    return KR_OK;
+}
+
+static void end_session(kr_loop *loop, uint32_t slot)
+{
+    kr_request *r = &loop->request[slot];
+
+    loop->device[r->device].pages_reserved -= r->pages;
+    loop->rank_requests[r->rank]--;
+    loop->admitted_count--;
+    loop->result->finished++;
+    new_session(loop, slot, false);
+}
+
+static void end_turn(kr_loop *loop, uint32_t slot, uint64_t now_ns)
+{
+    kr_request *r = &loop->request[slot];
+    const kr_sim_turn *turn;
+
+    loop->result->turns++;
+    if (++r->turn == r->session->turns) {
+        end_session(loop, slot);
+        return;
+    }
+    turn = &r->session->turn[r->turn];
+    r->micro_batch = UINT32_MAX;
+    begin_turn(loop, r, turn->new_tokens, now_ns + turn->think_ns);
+}
+
+void kr_loop_advance(kr_loop *loop, uint64_t now_ns)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < loop->decoding_count; i++) {
+        const uint32_t slot = loop->decoding[i];
+        kr_request *r = &loop->request[slot];
+
+        r->context_tokens++;
+        if (--r->tokens_left != 0) {
+            loop->decoding[kept++] = slot;
+            continue;
+        }
+        loop->changed = true;
+        end_turn(loop, slot, now_ns);
+    }
+    loop->decoding_count = kept;
+}
+
+/* ---- the beginning ---- */
+
+/* Bytes left for KV and index on one device, and what a page takes there. Without memory devices
+ * the compute rank keeps them beside the weights: MLA's latent rows are repeated on each
+ * tensor-parallel device, other KV heads are spread over them. */
+static kr_status size_pools(kr_loop *loop, kr_err *err)
+{
+    const kr_program *p = loop->program;
+    const kr_sim_hardware *h = loop->hardware;
+    const double usable = 1.0 - h->reserved_share;
+    const bool spread = p->model->attention != KR_ATTENTION_MLA;
+    const double rank_devices = spread ? p->parallel.tp : 1;
+    kr_memory_plan plan;
+    kr_status status = kr_program_memory(p, p->model->context, 1, &plan, err);
+    double rank_bytes, pages;
+
+    if (status != KR_OK)
+        return status;
+    rank_bytes = (h->compute->memory_bytes * usable - (double)plan.weight_bytes) * rank_devices;
+    if (rank_bytes <= 0.0)
+        return kr_fail(err, KR_E_UNSUPPORTED, "sim: %s holds %.1f GB, the weights of a rank take %.1f GB",
+                       h->compute->name, h->compute->memory_bytes / 1e9, (double)plan.weight_bytes / 1e9);
+    loop->page_bytes[0] = plan.page_bytes[0];
+    loop->page_bytes[1] = plan.page_bytes[1];
+    loop->token_bytes = plan.kv_token_bytes + plan.index_token_bytes;
+    pages = rank_bytes / (double)plan.page_bytes[0];
+    if (p->parallel.placement == KR_PLACE_ALL_ON_NODE)
+        pages = h->memory->memory_bytes * usable / (double)plan.page_bytes[0];
+    if (p->parallel.placement == KR_PLACE_INDICES_ONLY) {
+        /* KV stays with the ranks, the index lies on the device: the scarcer one bounds. */
+        const double index = h->memory->memory_bytes * usable / (double)plan.index_token_bytes;
+        const double kv = rank_bytes * loop->ranks / loop->devices / (double)plan.kv_token_bytes;
+
+        pages = (index < kv ? index : kv) / KR_PAGE_TOKENS;
+        loop->token_bytes = plan.index_token_bytes;
+    }
+    for (uint32_t d = 0; d < loop->devices; d++)
+        loop->device[d] = (kr_device_view){.pages_total = (uint64_t)pages, .up = true,
+                                           .node = h->memory != NULL ? d / h->devices_per_node : d};
+    return KR_OK;
+}
+
+static uint32_t greatest_common_divisor(uint32_t a, uint32_t b)
+{
+    while (b != 0) {
+        const uint32_t rest = a % b;
+
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+static kr_status allocate(kr_loop *loop, kr_err *err)
+{
+    const uint32_t n = loop->options->sessions;
+
+    loop->device = kr_alloc(loop->devices * sizeof *loop->device);
+    loop->ingest_free_ns = kr_alloc(loop->devices * sizeof *loop->ingest_free_ns);
+    loop->rank_requests = kr_alloc(loop->ranks * sizeof *loop->rank_requests);
+    loop->request = kr_alloc(n * sizeof *loop->request);
+    loop->waiting = kr_alloc(n * sizeof *loop->waiting);
+    loop->decoding = kr_alloc(n * sizeof *loop->decoding);
+    loop->micro_batch = kr_alloc(n * sizeof *loop->micro_batch);
+    loop->scratch = kr_alloc(n * sizeof *loop->scratch);
+    if (loop->device == NULL || loop->ingest_free_ns == NULL || loop->rank_requests == NULL ||
+        loop->request == NULL || loop->waiting == NULL || loop->decoding == NULL ||
+        loop->micro_batch == NULL || loop->scratch == NULL)
+        return kr_fail(err, KR_E_MEMORY, "sim: no memory for %u sessions", n);
+    return KR_OK;
+}
+
+kr_status kr_loop_init(kr_loop *loop, const kr_program *program, const kr_sim_hardware *hardware,
+                       const kr_sim_workload *workload, const kr_sim_options *options, uint32_t ranks,
+                       uint32_t devices, kr_sim_result *result, kr_err *err)
+{
+    const kr_device_model *path = hardware->memory != NULL ? hardware->memory : hardware->compute;
+    kr_status status;
+
+    *loop = (kr_loop){
+        .program = program, .hardware = hardware, .workload = workload, .options = options,
+        .ranks = ranks, .devices = devices, .cells = greatest_common_divisor(ranks, devices),
+        .ingest_bytes_per_s = path->link_bytes_per_s, .ingest_latency_s = path->link_latency_s,
+        .draw = kr_rng_make(options->seed, 1), .start = kr_rng_make(options->seed, 2), .result = result,
+        .port = {.device_count = device_count, .device = device, .running = decoding,
+                 .waiting_count = waiting_count, .waiting = waiting, .pages_for = pages_for,
+                 .rows_max = rows_max, .micro_batches = micro_batches},
+    };
+    loop->port.context = loop;
+    status = allocate(loop, err);
+    if (status == KR_OK)
+        status = size_pools(loop, err);
+    if (status != KR_OK)
+        return status;
+    for (uint32_t s = 0; s < options->sessions; s++)
+        new_session(loop, s, true);
+    return KR_OK;
+}
+
+void kr_loop_free(kr_loop *loop)
+{
+    kr_free(loop->device);
+    kr_free(loop->ingest_free_ns);
+    kr_free(loop->rank_requests);
+    kr_free(loop->request);
+    kr_free(loop->waiting);
+    kr_free(loop->decoding);
+    kr_free(loop->micro_batch);
+    kr_free(loop->scratch);
+}

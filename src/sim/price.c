@@ -1,0 +1,287 @@
+#include "sim/price.h"
+
+#include <string.h>
+
+static bool same_class(const kr_method_plan *a, const kr_method_plan *b)
+{
+    return a->dense == b->dense && a->owns_index == b->owns_index && a->selected_max == b->selected_max &&
+           a->unit_tokens == b->unit_tokens;
+}
+
+static kr_status class_of(kr_pricer *p, const kr_method_plan *plan, uint32_t *class, kr_err *err)
+{
+    for (*class = 0; *class < p->classes; (*class)++)
+        if (same_class(p->class_plan[*class], plan))
+            return KR_OK;
+    if (p->classes == KR_LOAD_CLASSES_MAX)
+        return kr_fail(err, KR_E_UNSUPPORTED, "sim: layers attend in more than %d ways", KR_LOAD_CLASSES_MAX);
+    p->class_plan[p->classes++] = plan;
+    return KR_OK;
+}
+
+static kr_dtype type_of_bytes(double bytes)
+{
+    return bytes > 3.0 ? KR_F32 : bytes > 1.5 ? KR_BF16 : KR_E4M3;
+}
+
+/* The type in which an op multiplies: that of its weights or of the keys it reads. */
+static kr_dtype math_of(const kr_program *program, kr_op_kind kind, uint32_t layer)
+{
+    const kr_model *m = program->model;
+    const double wide = m->weight_bytes_wide > 0.0 ? m->weight_bytes_wide : m->weight_bytes_dense;
+
+    switch (kind) {
+    case KR_OP_EXPERTS: return type_of_bytes(m->weight_bytes_experts);
+    case KR_OP_EMBED:
+    case KR_OP_ROUTER:
+    case KR_OP_HEAD:
+    case KR_OP_SAMPLE: return type_of_bytes(wide);
+    case KR_OP_SCORE: return program->plan[layer].separate_index_query ? m->index_dtype : m->kv_dtype;
+    case KR_OP_SELECT:
+    case KR_OP_APPEND:
+    case KR_OP_GATHER:
+    case KR_OP_ATTEND: return m->kv_dtype;
+    default: return type_of_bytes(m->weight_bytes_dense);
+    }
+}
+
+kr_status kr_pricer_init(kr_pricer *pricer, const kr_program *program, const kr_sim_hardware *hardware,
+                         uint32_t ranks, uint32_t devices, kr_err *err)
+{
+    kr_pricer p = {.program = program, .hardware = hardware, .ranks = ranks, .devices = devices};
+
+    p.price = kr_alloc(program->count * sizeof *p.price);
+    p.price_of = kr_alloc(program->count * sizeof *p.price_of);
+    if (p.price == NULL || p.price_of == NULL) {
+        kr_pricer_free(&p);
+        return kr_fail(err, KR_E_MEMORY, "sim: no memory for the prices of %u ops", program->count);
+    }
+    for (uint32_t i = 0; i < program->count; i++) {
+        const kr_op *op = &program->ops[i];
+        const uint32_t layer = op->layer < program->model->layers ? op->layer : 0;
+        uint32_t class, k = 0;
+
+        if (class_of(&p, &program->plan[layer], &class, err) != KR_OK) {
+            kr_pricer_free(&p);
+            return KR_E_UNSUPPORTED;
+        }
+        while (k < p.prices && (p.price[k].op.kind != op->kind || p.price[k].op.cost != op->cost ||
+                                p.price[k].load_class != class))
+            k++;
+        if (k == p.prices)
+            p.price[p.prices++] = (kr_price){.op = *op, .load_class = class,
+                                             .math = math_of(program, (kr_op_kind)op->kind, layer)};
+        p.price[k].uses += op->micro_batch == 0;
+        p.price_of[i] = k;
+    }
+    *pricer = p;
+    return KR_OK;
+}
+
+void kr_pricer_free(kr_pricer *pricer)
+{
+    kr_free(pricer->price);
+    kr_free(pricer->price_of);
+}
+
+void kr_pricer_add(const kr_pricer *pricer, kr_place_load *place, uint64_t context_tokens)
+{
+    for (uint32_t c = 0; c < pricer->classes; c++) {
+        const kr_load row = kr_row_load(pricer->class_plan[c], context_tokens);
+
+        place->load[c].rows += row.rows;
+        place->load[c].context_tokens += row.context_tokens;
+        place->load[c].units += row.units;
+        place->load[c].attended_tokens += row.attended_tokens;
+    }
+}
+
+/* base^n by squaring: the same bits everywhere, which pow() does not promise. */
+static double power(double base, uint64_t n)
+{
+    double result = 1.0;
+
+    for (; n != 0; n >>= 1, base *= base)
+        if (n & 1)
+            result *= base;
+    return result;
+}
+
+/* Routed experts of one device when tokens choose uniformly: its share of the (token, expert) pairs
+ * of its group, and the expected number of its experts that any token chose. */
+static void add_experts(const kr_pricer *p, uint64_t rows_of_all, kr_load *load)
+{
+    const kr_moe *moe = &p->program->model->moe;
+    const kr_parallel *parallel = &p->program->parallel;
+    const uint64_t accelerators = (uint64_t)p->ranks * parallel->tp;
+    uint64_t group_rows = kr_ceil_div(rows_of_all * parallel->ep, accelerators), held;
+    double touched;
+
+    if (group_rows > rows_of_all)
+        group_rows = rows_of_all;
+    held = kr_ceil_div(moe->experts, parallel->ep);
+    touched = (double)held * (1.0 - power(1.0 - (double)moe->active / moe->experts, group_rows));
+    load->expert_rows = kr_ceil_div(group_rows * moe->active, parallel->ep);
+    load->experts = (uint64_t)(touched + 0.5);
+    if (load->experts == 0 && load->expert_rows != 0)
+        load->experts = 1;
+}
+
+static kr_device_job job_of(const kr_pricer *p, const kr_price *price, const kr_load *load)
+{
+    return (kr_device_job){
+        .op = (kr_op_kind)price->op.kind,
+        .math = price->math,
+        .model = p->program->model->name,
+        .work = kr_op_work(p->program, &price->op, load),
+        .rows = load->rows,
+        .context_tokens = load->context_tokens,
+        .attended_tokens = load->attended_tokens,
+    };
+}
+
+static uint64_t seconds_to_ns(double seconds)
+{
+    return (uint64_t)(seconds * 1e9 + 0.5);
+}
+
+static kr_device_time on_rank(const kr_pricer *p, const kr_price *price, kr_load load, uint64_t rows_of_all)
+{
+    kr_device_job job;
+
+    if (price->op.kind == KR_OP_EXPERTS)
+        add_experts(p, rows_of_all, &load);
+    /* A rank without rows still runs the experts that others send it tokens for. */
+    if (load.rows == 0 && load.expert_rows == 0)
+        return (kr_device_time){.provenance = KR_MODELLED};
+    job = job_of(p, price, &load);
+    return kr_device_op_time(p->hardware->compute, &job);
+}
+
+/* An op that the device cannot run goes to the compute rank: what it reads crosses the link. */
+static kr_device_time on_device(const kr_pricer *p, const kr_price *price, const kr_load *load)
+{
+    const kr_device_model *memory = p->hardware->memory;
+    const kr_device_job job = job_of(p, price, load);
+    kr_device_time t = {.provenance = KR_MODELLED};
+
+    if (load->rows == 0)
+        return t;
+    if (memory->can[price->op.kind])
+        return kr_device_op_time(memory, &job);
+    t = kr_device_op_time(p->hardware->compute, &job);
+    t.ns += seconds_to_ns((double)job.work.read_bytes / memory->link_bytes_per_s +
+                          2 * memory->link_latency_s);
+    return t;
+}
+
+/* Either end of a link may be the narrow one: the device's own, or the rank's, which carries the
+ * messages of all its rows. */
+static uint64_t on_link(const kr_pricer *p, const kr_price *price, const kr_load *load, uint64_t rank_rows)
+{
+    const kr_device_model *memory = p->hardware->memory, *compute = p->hardware->compute;
+    const double bytes = (double)kr_op_work(p->program, &price->op, load).move_bytes;
+    const double rank_bytes =
+        (double)kr_op_work(p->program, &price->op, &(kr_load){.rows = rank_rows}).move_bytes;
+    const double device_s = bytes / memory->link_bytes_per_s;
+    const double rank_s = rank_bytes / (compute->link_bytes_per_s * p->program->parallel.tp);
+
+    return load->rows == 0 ? 0 : seconds_to_ns(device_s > rank_s ? device_s : rank_s);
+}
+
+static kr_device_time on_network(const kr_pricer *p, const kr_price *price, uint64_t rank_rows)
+{
+    const kr_device_model *compute = p->hardware->compute;
+    const kr_op_kind kind = (kr_op_kind)price->op.kind;
+    const kr_load load = {.rows = rank_rows};
+    kr_device_job job = job_of(p, price, &load);
+    double bytes_per_s = compute->link_bytes_per_s, latency_s = compute->link_latency_s;
+
+    job.ranks = p->program->parallel.ep;
+    if (rank_rows == 0)
+        return (kr_device_time){.provenance = KR_MODELLED};
+    if (!p->hardware->all_to_all_by_bytes && kr_device_has_curve(compute, kind, job.model))
+        return kr_device_op_time(compute, &job);
+    if (kind == KR_OP_REDUCE && compute->peer_bytes_per_s > 0.0) {
+        bytes_per_s = compute->peer_bytes_per_s;
+        latency_s = compute->peer_latency_s;
+    }
+    return (kr_device_time){.ns = seconds_to_ns((double)job.work.move_bytes / bytes_per_s + 2 * latency_s),
+                            .provenance = KR_MODELLED};
+}
+
+/* What a micro-batch has over all ranks, and on the rank that has most. */
+typedef struct {
+    uint32_t micro_batch;
+    uint64_t rows_of_all, rows_largest;
+} batch_rows;
+
+/* Fills one price on all ranks or devices and returns the slowest. */
+static kr_device_time fill_places(const kr_pricer *p, uint32_t k, const kr_place_load *place,
+                                  const batch_rows *batch, bool expanded, kr_step_times *times)
+{
+    const kr_price *price = &p->price[k];
+    const uint32_t batches = p->program->parallel.micro_batches, micro_batch = batch->micro_batch;
+    const kr_resource on = (kr_resource)price->op.resource;
+    const uint32_t places = on == KR_ON_COMPUTE ? p->ranks : p->devices;
+    uint64_t *table = on == KR_ON_COMPUTE ? times->compute : on == KR_ON_DEVICE ? times->device : times->link;
+    kr_device_time slowest = {.provenance = KR_MODELLED};
+
+    for (uint32_t i = 0; i < places; i++) {
+        const kr_load *load = &place[(size_t)i * batches + micro_batch].load[price->load_class];
+        kr_device_time t = {.provenance = KR_MODELLED};
+
+        if (on == KR_ON_COMPUTE)
+            t = on_rank(p, price, *load, batch->rows_of_all);
+        else if (on == KR_ON_DEVICE)
+            t = on_device(p, price, load);
+        else
+            t.ns = on_link(p, price, load, batch->rows_largest);
+        if (t.ns > slowest.ns)
+            slowest = t;
+        if (expanded)
+            table[((size_t)i * batches + micro_batch) * p->prices + k] = t.ns;
+    }
+    if (!expanded)
+        table[(size_t)micro_batch * p->prices + k] = slowest.ns;
+    return slowest;
+}
+
+static batch_rows sum_rows(const kr_pricer *p, const kr_place_load *rank, uint32_t micro_batch)
+{
+    batch_rows batch = {.micro_batch = micro_batch};
+
+    for (uint32_t r = 0; r < p->ranks; r++) {
+        const size_t entry = (size_t)r * p->program->parallel.micro_batches + micro_batch;
+        const uint64_t rows = rank[entry].load[0].rows;
+
+        batch.rows_of_all += rows;
+        batch.rows_largest = rows > batch.rows_largest ? rows : batch.rows_largest;
+    }
+    return batch;
+}
+
+void kr_pricer_fill(const kr_pricer *p, const kr_place_load *rank, const kr_place_load *device,
+                    bool expanded, kr_step_times *times, uint64_t provenance_ns[KR_PROVENANCE_COUNT])
+{
+    times->price = p->price_of;
+    times->prices = p->prices;
+    times->link_latency_ns =
+        p->hardware->memory != NULL ? seconds_to_ns(p->hardware->memory->link_latency_s) : 0;
+    for (uint32_t m = 0; m < p->program->parallel.micro_batches; m++) {
+        const batch_rows batch = sum_rows(p, rank, m);
+
+        for (uint32_t k = 0; k < p->prices; k++) {
+            const uint8_t on = p->price[k].op.resource;
+            kr_device_time t;
+
+            if (on == KR_ON_A2A) {
+                t = on_network(p, &p->price[k], batch.rows_largest);
+                times->all_to_all[(size_t)m * p->prices + k] = t.ns;
+            } else {
+                t = fill_places(p, k, on == KR_ON_COMPUTE ? rank : device, &batch, expanded, times);
+            }
+            provenance_ns[t.provenance] += t.ns * p->price[k].uses;
+        }
+    }
+}

@@ -1,0 +1,50 @@
+/* Inside sim/: how long each op of a step takes on each rank and device, from the cost module's work
+ * and the device models.
+ *
+ * Ops that always take the same time share a price: the same kind, cost terms, and way of attending
+ * (class). A place is a rank or a device; its load in a micro-batch is kept by class, since layers
+ * that attend in different ways meet different numbers of tokens on the same requests. */
+#ifndef KR_SIM_PRICE_H
+#define KR_SIM_PRICE_H
+
+#include "sim/step.h"
+
+enum { KR_LOAD_CLASSES_MAX = 8 };
+
+/* Requests of one micro-batch on one place. load[class].rows are equal in all classes. */
+typedef struct {
+    kr_load load[KR_LOAD_CLASSES_MAX];
+} kr_place_load;
+
+typedef struct {
+    kr_op op;           /* the first op with this price */
+    uint32_t load_class;
+    uint32_t uses;      /* ops a micro-batch has with it */
+    kr_dtype math;
+} kr_price;
+
+typedef struct {
+    const kr_program *program;
+    const kr_sim_hardware *hardware;
+    kr_price *price;    /* [prices] */
+    uint32_t *price_of; /* [ops] */
+    uint32_t prices;
+    const kr_method_plan *class_plan[KR_LOAD_CLASSES_MAX];
+    uint32_t classes;
+    uint32_t ranks, devices; /* of the cluster */
+} kr_pricer;
+
+kr_status kr_pricer_init(kr_pricer *pricer, const kr_program *program, const kr_sim_hardware *hardware,
+                         uint32_t ranks, uint32_t devices, kr_err *err);
+void kr_pricer_free(kr_pricer *pricer);
+
+/* Adds one decoding request with context tokens (own new token included) to a place's load. */
+void kr_pricer_add(const kr_pricer *pricer, kr_place_load *place, uint64_t context_tokens);
+
+/* Fills times for all micro-batches. rank is [ranks][micro_batches], device
+ * [devices][micro_batches]. Expanded: an entry for each; else entry 0 is the slowest of all.
+ * provenance_ns gets, by where each figure is from, the time of all ops of a step. */
+void kr_pricer_fill(const kr_pricer *pricer, const kr_place_load *rank, const kr_place_load *device,
+                    bool expanded, kr_step_times *times, uint64_t provenance_ns[KR_PROVENANCE_COUNT]);
+
+#endif

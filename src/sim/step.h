@@ -1,0 +1,47 @@
+/* Inside sim/: one decode step as events on workers, links and all-to-alls.
+ *
+ * The cluster is cells of ranks and devices: any rank of a cell talks to any device of it and to
+ * none outside. Within a cell an op has one task per rank (compute), per device (device, link); an
+ * all-to-all is one task for the whole cluster, begun when every cell is ready for it. An op is
+ * done in a cell when all its tasks there are. Workers (ranks and devices) run one task at a time
+ * and are asked what to start through kr_port; a link carries messages in the order in which they
+ * became ready, and so does the all-to-all network.
+ *
+ * All completions of an instant are applied before any worker is asked, workers in ascending id. */
+#ifndef KR_SIM_STEP_H
+#define KR_SIM_STEP_H
+
+#include "base/heap.h"
+#include "sim/sim.h"
+
+typedef struct {
+    uint32_t cells, ranks, devices; /* ranks and devices per cell; devices may be 0 */
+} kr_step_shape;
+
+/* Durations in ns, by price: ops that always take the same time share one.
+ * compute [cells * ranks][micro_batches][prices], device and link
+ * [cells * devices][micro_batches][prices], all_to_all [micro_batches][prices]. A link is taken for
+ * its duration, and the message arrives link_latency_ns later; an empty one takes no time. */
+typedef struct {
+    const uint32_t *price; /* [ops] */
+    uint32_t prices;
+    uint64_t *compute, *device, *link, *all_to_all;
+    uint64_t link_latency_ns;
+} kr_step_times;
+
+typedef struct kr_step kr_step;
+
+typedef struct {
+    uint64_t busy_ns[KR_RESOURCE_COUNT];  /* summed over instances */
+    uint64_t stall_ns[KR_RESOURCE_COUNT]; /* of compute ranks, by what they waited for */
+    uint64_t events;
+} kr_step_sums;
+
+kr_status kr_step_create(kr_step **step, const kr_program *program, const kr_step_shape *shape, kr_err *err);
+void kr_step_destroy(kr_step *step);
+
+/* Runs a whole step that begins at begin_ns; returns when it ends. sums are added to. */
+uint64_t kr_step_run(kr_step *step, const kr_step_times *times, kr_step_policy policy,
+                     uint64_t begin_ns, uint32_t number, const kr_sim_watch *watch, kr_step_sums *sums);
+
+#endif
