@@ -263,17 +263,11 @@ static kr_status check_owner(const kr_program *p, uint32_t l, kr_err *err)
     return KR_OK;
 }
 
-static kr_status find_method(const kr_method_config *config, const kr_method **method, kr_err *err)
+/* A window bounds what a row attends, whatever the method would take. */
+static void apply_window(kr_method_plan *plan, uint32_t window)
 {
-    static const kr_method *const native[] = {&kr_method_dsa, &kr_method_msa};
-
-    for (size_t i = 0; i < sizeof native / sizeof native[0]; i++) {
-        if (strncmp(config->name, native[i]->name, sizeof config->name) == 0) {
-            *method = native[i];
-            return KR_OK;
-        }
-    }
-    return kr_method_find(config->name, method, err);
+    if (window != 0 && (plan->selected_max == 0 || plan->selected_max > window))
+        plan->selected_max = window;
 }
 
 static kr_status plan_layers(kr_program *p, const kr_method_config *configs, uint64_t context_max,
@@ -286,9 +280,10 @@ static kr_status plan_layers(kr_program *p, const kr_method_config *configs, uin
         p->config[l] = strncmp(configs[l].name, "native", sizeof configs[l].name) == 0
                            ? kr_native_config(p->model, l, p->parallel.paper_accounting)
                            : configs[l];
-        status = find_method(&p->config[l], &p->method[l], err);
+        status = kr_method_find(p->config[l].name, &p->method[l], err);
         if (status == KR_OK)
             status = p->method[l]->plan(&p->config[l], &p->shape[l], context_max, &p->plan[l], err);
+        apply_window(&p->plan[l], p->shape[l].window);
         if (status == KR_OK)
             status = check_owner(p, l, err);
         if (status != KR_OK)

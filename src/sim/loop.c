@@ -97,7 +97,6 @@ static void new_session(kr_loop *loop, uint32_t slot, bool initial)
         .id = loop->next_id++,
         .session = session,
         .turn = random_turn ? (uint32_t)kr_rng_below(&loop->start, session->turns) : 0,
-        .state = KR_WAITING,
         .device = KR_NO_DEVICE,
         .micro_batch = UINT32_MAX,
         .resident = initial,
@@ -112,28 +111,30 @@ static void new_session(kr_loop *loop, uint32_t slot, bool initial)
         loop->result->waiting_max = loop->waiting_count;
 }
 
-/* Time at which tokens that are ready to be ingested at ready_ns lie on the device. */
-static uint64_t ingest(kr_loop *loop, uint32_t d, uint64_t tokens, uint64_t ready_ns)
+/* The turn has arrived at arrival_ns: its tokens enter the device's queue. */
+static void ingest(kr_loop *loop, uint32_t slot, uint64_t tokens, uint64_t arrival_ns)
 {
+    const uint32_t d = loop->request[slot].device;
     const uint64_t bytes = tokens * loop->token_bytes;
-    const uint64_t begin = loop->ingest_free_ns[d] > ready_ns ? loop->ingest_free_ns[d] : ready_ns;
-    const uint64_t taken = (uint64_t)((double)bytes / loop->ingest_bytes_per_s * 1e9 + 0.5);
+    const uint64_t begin = loop->ingest_free_ns[d] > arrival_ns ? loop->ingest_free_ns[d] : arrival_ns;
+    uint64_t end = arrival_ns;
 
-    if (tokens == 0)
-        return ready_ns;
-    loop->ingest_free_ns[d] = begin + taken;
-    loop->result->ingested_bytes += bytes;
-    return begin + taken + (uint64_t)(loop->ingest_latency_s * 1e9 + 0.5);
+    if (tokens != 0) {
+        loop->ingest_free_ns[d] = begin + (uint64_t)((double)bytes / loop->ingest_bytes_per_s * 1e9 + 0.5);
+        end = loop->ingest_free_ns[d] + (uint64_t)(loop->ingest_latency_s * 1e9 + 0.5);
+        loop->result->ingests++;
+        loop->result->ingested_bytes += bytes;
+        loop->result->ingest_wait_ns += begin - arrival_ns;
+    }
+    KR_CHECK(kr_heap_push(&loop->ingesting, end, slot) == KR_OK);
 }
 
-static void begin_turn(kr_loop *loop, kr_request *r, uint64_t ingested, uint64_t ready_ns)
+static void begin_turn(kr_request *r)
 {
     const kr_sim_turn *turn = &r->session->turn[r->turn];
 
-    r->state = KR_ASLEEP;
     r->context_tokens = turn->context_tokens;
     r->tokens_left = turn->output_tokens;
-    r->ready_ns = ingest(loop, r->device, ingested, ready_ns);
 }
 
 /* The rank of the device's cell with the fewest requests, ties by id. */
@@ -149,9 +150,20 @@ static uint32_t rank_of(const kr_loop *loop, uint32_t d)
     return best;
 }
 
+static uint32_t drop_head(kr_loop *loop)
+{
+    const uint32_t slot = loop->waiting[0];
+
+    loop->waiting_count--;
+    for (uint32_t i = 0; i < loop->waiting_count; i++)
+        loop->waiting[i] = loop->waiting[i + 1];
+    return slot;
+}
+
 static void admit_head(kr_loop *loop, const kr_admission *a, uint64_t now_ns)
 {
-    kr_request *r = &loop->request[loop->waiting[0]];
+    const uint32_t slot = drop_head(loop);
+    kr_request *r = &loop->request[slot];
 
     r->device = a->device;
     r->rank = rank_of(loop, a->device);
@@ -161,17 +173,8 @@ static void admit_head(kr_loop *loop, const kr_admission *a, uint64_t now_ns)
     loop->admitted_count++;
     loop->result->admitted++;
     loop->digest = kr_digest_add(loop->digest, r->id << 20 ^ a->device);
-    begin_turn(loop, r, r->resident && now_ns == 0 ? 0 : r->session->turn[r->turn].context_tokens, now_ns);
-}
-
-static uint32_t drop_head(kr_loop *loop)
-{
-    const uint32_t slot = loop->waiting[0];
-
-    loop->waiting_count--;
-    for (uint32_t i = 0; i < loop->waiting_count; i++)
-        loop->waiting[i] = loop->waiting[i + 1];
-    return slot;
+    begin_turn(r);
+    ingest(loop, slot, r->resident && now_ns == 0 ? 0 : r->context_tokens, now_ns);
 }
 
 /* A workload of which nothing fits is noticed after this many refusals without an admission. */
@@ -190,7 +193,6 @@ static kr_status admit(kr_loop *loop, uint64_t now_ns, kr_err *err)
             return KR_OK;
         if (a.verdict == KR_ADMIT) {
             admit_head(loop, &a, now_ns);
-            (void)drop_head(loop);
             refusals = 0;
             continue;
         }
@@ -214,23 +216,31 @@ static void insert_decoding(kr_loop *loop, uint32_t slot)
     for (; i > 0 && loop->request[loop->decoding[i - 1]].id > loop->request[slot].id; i--)
         loop->decoding[i] = loop->decoding[i - 1];
     loop->decoding[i] = slot;
-    loop->request[slot].state = KR_DECODING;
     loop->changed = true;
 }
 
-/* Wakes everyone whose time has come; returns the earliest of the others. */
+/* Ingests the turns that have arrived, in order of arrival, and lets decode what is ingested.
+ * Returns when the next of either happens. */
 static uint64_t wake(kr_loop *loop, uint64_t now_ns)
 {
     uint64_t next = UINT64_MAX;
+    kr_heap_item item;
 
-    for (uint32_t s = 0; s < loop->options->sessions; s++) {
-        if (loop->request[s].state != KR_ASLEEP)
-            continue;
-        if (loop->request[s].ready_ns <= now_ns)
-            insert_decoding(loop, s);
-        else if (loop->request[s].ready_ns < next)
-            next = loop->request[s].ready_ns;
+    while (loop->thinking.count != 0 && loop->thinking.items[0].time <= now_ns) {
+        const kr_request *r;
+
+        (void)kr_heap_pop(&loop->thinking, &item);
+        r = &loop->request[item.payload];
+        ingest(loop, (uint32_t)item.payload, r->session->turn[r->turn].new_tokens, item.time);
     }
+    while (loop->ingesting.count != 0 && loop->ingesting.items[0].time <= now_ns) {
+        (void)kr_heap_pop(&loop->ingesting, &item);
+        insert_decoding(loop, (uint32_t)item.payload);
+    }
+    if (loop->thinking.count != 0)
+        next = loop->thinking.items[0].time;
+    if (loop->ingesting.count != 0 && loop->ingesting.items[0].time < next)
+        next = loop->ingesting.items[0].time;
     return next;
 }
 
@@ -257,7 +267,7 @@ kr_status kr_loop_prepare(kr_loop *loop, uint64_t *now_ns, kr_err *err)
         next = wake(loop, *now_ns);
         if (loop->decoding_count != 0)
             break;
-        /* Something sleeps: the head of the queue is deferred only while others hold pages. */
+        /* Something thinks or is ingested: the head of the queue is deferred only while others hold pages. */
         KR_CHECK(next != UINT64_MAX);
         *now_ns = next;
     }
@@ -280,16 +290,15 @@ static void end_session(kr_loop *loop, uint32_t slot)
 static void end_turn(kr_loop *loop, uint32_t slot, uint64_t now_ns)
 {
     kr_request *r = &loop->request[slot];
-    const kr_sim_turn *turn;
 
     loop->result->turns++;
     if (++r->turn == r->session->turns) {
         end_session(loop, slot);
         return;
     }
-    turn = &r->session->turn[r->turn];
     r->micro_batch = UINT32_MAX;
-    begin_turn(loop, r, turn->new_tokens, now_ns + turn->think_ns);
+    begin_turn(r);
+    KR_CHECK(kr_heap_push(&loop->thinking, now_ns + r->session->turn[r->turn].think_ns, slot) == KR_OK);
 }
 
 void kr_loop_advance(kr_loop *loop, uint64_t now_ns)
@@ -376,10 +385,15 @@ static kr_status allocate(kr_loop *loop, kr_err *err)
     loop->decoding = kr_alloc(n * sizeof *loop->decoding);
     loop->micro_batch = kr_alloc(n * sizeof *loop->micro_batch);
     loop->scratch = kr_alloc(n * sizeof *loop->scratch);
+    loop->thinking_items = kr_alloc(n * sizeof *loop->thinking_items);
+    loop->ingesting_items = kr_alloc(n * sizeof *loop->ingesting_items);
     if (loop->device == NULL || loop->ingest_free_ns == NULL || loop->rank_requests == NULL ||
         loop->request == NULL || loop->waiting == NULL || loop->decoding == NULL ||
-        loop->micro_batch == NULL || loop->scratch == NULL)
+        loop->micro_batch == NULL || loop->scratch == NULL || loop->thinking_items == NULL ||
+        loop->ingesting_items == NULL)
         return kr_fail(err, KR_E_MEMORY, "sim: no memory for %u sessions", n);
+    kr_heap_init(&loop->thinking, loop->thinking_items, n);
+    kr_heap_init(&loop->ingesting, loop->ingesting_items, n);
     return KR_OK;
 }
 
@@ -420,4 +434,6 @@ void kr_loop_free(kr_loop *loop)
     kr_free(loop->decoding);
     kr_free(loop->micro_batch);
     kr_free(loop->scratch);
+    kr_free(loop->thinking_items);
+    kr_free(loop->ingesting_items);
 }

@@ -5,16 +5,14 @@
 #include "base/rng.h"
 #include "sim/price.h"
 
-/* WAITING -> ASLEEP at admission; ASLEEP -> DECODING when its tokens are ingested and its thinking
- * is over; DECODING -> ASLEEP at the end of a turn; the end of the last turn makes the slot a new
- * session, WAITING. */
-typedef enum { KR_WAITING, KR_ASLEEP, KR_DECODING } kr_request_state;
+/* WAITING for admission -> INGESTING its context -> DECODING a turn -> THINKING -> INGESTING the new
+ * tokens -> DECODING ... The end of the last turn makes the slot a new session, WAITING. A device
+ * ingests in the order in which turns arrive. */
 
 typedef struct {
     uint64_t id;                   /* ascending in order of creation */
     const kr_sim_session *session;
     uint32_t turn;
-    kr_request_state state;
     uint32_t device, rank;
     uint32_t micro_batch;          /* UINT32_MAX: not assigned */
     bool resident;                 /* admitted at time 0, its context is there already */
@@ -22,7 +20,6 @@ typedef struct {
     uint64_t tokens_left;          /* of the turn */
     uint64_t peak_tokens;          /* largest context of the turns it will run */
     uint64_t pages;                /* promised on its device */
-    uint64_t ready_ns;             /* ASLEEP: when it may decode */
 } kr_request;
 
 typedef struct {
@@ -41,6 +38,8 @@ typedef struct {
     uint32_t *waiting;             /* [sessions] slots in order of arrival */
     uint32_t *decoding;            /* [sessions] slots in order of id */
     uint32_t waiting_count, decoding_count, admitted_count;
+    kr_heap thinking, ingesting;   /* slots by the time at which the turn arrives, may decode */
+    kr_heap_item *thinking_items, *ingesting_items; /* [sessions] */
     uint8_t *micro_batch;          /* [sessions] scratch of rebalancing */
     uint32_t *scratch;             /* [sessions] */
     uint64_t page_bytes[2];

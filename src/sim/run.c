@@ -178,11 +178,12 @@ static kr_status one_step(run *r, uint64_t *now_ns, const kr_sim_watch *watch, k
     kr_status status;
 
     record.context_tokens = load_places(r);
-    kr_pricer_fill(&r->pricer, r->rank, r->device, r->loop.options->expanded, &r->times, record.provenance_ns);
+    kr_pricer_fill(&r->pricer, r->rank, r->device, r->loop.options->expanded, &r->times,
+                   record.provenance_ns);
     record.end_ns = kr_step_run(r->step, &r->times, r->loop.options->policy, *now_ns,
                                 (uint32_t)result->steps, watch, &sums);
     for (uint32_t i = 0; i < KR_RESOURCE_COUNT; i++) {
-        const uint32_t of_class[] = {r->shape.ranks, r->shape.devices, r->shape.devices, 1};
+        const uint32_t of_class[] = {r->shape.ranks, r->shape.devices, 2 * r->shape.devices, 1};
         const uint32_t instances = i == KR_ON_A2A ? 1 : r->shape.cells * of_class[i];
 
         record.busy_ns[i] = instances != 0 ? sums.busy_ns[i] / instances : 0;

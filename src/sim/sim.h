@@ -88,7 +88,9 @@ typedef struct {
     uint64_t admitted, refused, finished, turns;
     uint32_t in_flight;                         /* at the end: decoding, ingesting, thinking, waiting */
     uint32_t waiting_max;                       /* longest admission queue */
-    uint64_t ingested_bytes, events, digest;
+    uint64_t ingests, ingested_bytes;
+    uint64_t ingest_wait_ns;                    /* summed: arrived, but the device ingested another */
+    uint64_t events, digest;
 } kr_sim_result;
 
 /* Runs to the first bound. Memory comes from kr_alloc and is freed before return. KR_E_ARG names

@@ -4,6 +4,8 @@
 
 #include "base/check.h"
 
+enum { MESSAGES_AT_ONCE = 4 };
+
 /* One compute rank or memory device. Within a micro-batch it runs its ops in program order, so a
  * cursor per micro-batch says which have started; position walks the static order past those. */
 typedef struct {
@@ -29,8 +31,9 @@ struct kr_step {
     kr_port port;
     uint32_t workers_per_cell, workers;
     worker *worker;            /* [workers]: per cell its ranks, then its devices */
-    uint32_t *dirty;           /* [workers] heap-free list of workers to ask, unordered */
-    uint32_t dirty_count;
+    uint32_t *dirty;           /* [workers] to be asked at this instant */
+    uint64_t *ready;           /* [ready_max] op << 32 | cell: messages to be started now */
+    uint32_t dirty_count, ready_count, ready_max;
     progress *state;           /* [cells][ops] */
     progress *initial;         /* [ops] */
     uint32_t *cells_ready;     /* [ops]: all-to-alls: cells whose deps are done */
@@ -39,7 +42,7 @@ struct kr_step {
     uint32_t *rank_in_batch;   /* [ops]: number of the op among those of its class and micro-batch */
     uint32_t *batch_op[2][KR_MICRO_BATCHES_MAX]; /* compute, device: that number -> op */
     uint32_t batch_ops[2][KR_MICRO_BATCHES_MAX];
-    uint64_t *link_free;       /* [cells * devices] */
+    uint64_t *link_free;       /* [cells * devices][2]: to the device, from it */
     uint64_t network_free;
     kr_heap heap;
     kr_heap_item *items;
@@ -201,12 +204,14 @@ static bool allocate(kr_step *s)
 {
     const uint32_t ops = s->program->count, m = s->program->parallel.micro_batches;
     bool failed = false;
-    uint32_t links = 0, deps = 0;
+    size_t live;
+    uint32_t deps = 0;
 
-    for (uint32_t i = 0; i < ops; i++) {
-        links += s->program->ops[i].resource == KR_ON_LINK;
+    for (uint32_t i = 0; i < ops; i++)
         deps += s->program->ops[i].dep_count;
-    }
+    /* A micro-batch's chain of ops branches into few messages at once. */
+    s->ready_max = s->shape.cells * m * MESSAGES_AT_ONCE;
+    s->ready = take(s->ready_max, sizeof *s->ready, &failed);
     s->worker = take(s->workers, sizeof *s->worker, &failed);
     s->dirty = take(s->workers, sizeof *s->dirty, &failed);
     s->state = take((size_t)s->shape.cells * ops, sizeof *s->state, &failed);
@@ -215,13 +220,12 @@ static bool allocate(kr_step *s)
     s->successor = take(deps, sizeof *s->successor, &failed);
     s->first_successor = take(ops + 1, sizeof *s->first_successor, &failed);
     s->rank_in_batch = take(ops, sizeof *s->rank_in_batch, &failed);
-    s->link_free = take((size_t)s->shape.cells * s->shape.devices, sizeof *s->link_free, &failed);
+    s->link_free = take((size_t)s->shape.cells * s->shape.devices * 2, sizeof *s->link_free, &failed);
     for (uint32_t r = 0; r < 2; r++)
         for (uint32_t b = 0; b < m; b++)
             s->batch_op[r][b] = take(ops, sizeof **s->batch_op[r], &failed);
-    /* A worker has one task running; a micro-batch has few messages in flight to a device at once
-     * (its link ops form chains), and its all-to-alls follow each other. */
-    const size_t live = s->workers + (size_t)s->shape.cells * s->shape.devices * m * 4 + 4 * (size_t)m;
+    /* A worker has one task running, a link and the network the messages of each micro-batch. */
+    live = s->workers + ((size_t)s->shape.cells * s->shape.devices + 1) * m * MESSAGES_AT_ONCE;
     s->items = take(live, sizeof *s->items, &failed);
     if (!failed)
         kr_heap_init(&s->heap, s->items, (uint32_t)live);
@@ -280,6 +284,7 @@ void kr_step_destroy(kr_step *s)
         return;
     kr_free(s->worker);
     kr_free(s->dirty);
+    kr_free(s->ready);
     kr_free(s->state);
     kr_free(s->initial);
     kr_free(s->cells_ready);
@@ -333,37 +338,48 @@ static void mark_dirty(kr_step *s, uint32_t number)
     s->dirty[s->dirty_count++] = number;
 }
 
+static bool is_return(kr_op_kind kind)
+{
+    return kind == KR_OP_RETURN_OUT || kind == KR_OP_RETURN_INDICES;
+}
+
 /* Starts a message on every link of the cell. */
 static void start_links(kr_step *s, uint32_t cell, uint32_t op)
 {
+    const bool back = is_return((kr_op_kind)s->program->ops[op].kind);
+
     for (uint32_t d = 0; d < s->shape.devices; d++) {
         const uint32_t link = cell * s->shape.devices + d;
-        const uint64_t begin = s->link_free[link] > s->now ? s->link_free[link] : s->now;
+        uint64_t *free_at = &s->link_free[2 * (size_t)link + back];
+        const uint64_t begin = *free_at > s->now ? *free_at : s->now;
         const uint64_t taken = s->times->link[slot(s, link, op)];
 
-        s->link_free[link] = begin + taken;
+        *free_at = begin + taken;
         s->sums->busy_ns[KR_ON_LINK] += taken;
         tell(s, begin, op, s->workers + link, KR_RUN_STARTED);
         push(s, begin + taken + (taken != 0 ? s->times->link_latency_ns : 0), op, s->workers + link);
     }
 }
 
-/* One more cell is ready for an all-to-all; the last one starts it. */
 static void start_network(kr_step *s, uint32_t op)
 {
     const uint64_t begin = s->network_free > s->now ? s->network_free : s->now;
     const uint64_t taken = s->times->all_to_all[slot(s, 0, op)];
     const uint32_t network = s->workers + s->shape.cells * s->shape.devices;
 
-    if (++s->cells_ready[op] < s->shape.cells)
-        return;
     s->network_free = begin + taken;
     s->sums->busy_ns[KR_ON_A2A] += taken;
     tell(s, begin, op, network, KR_RUN_STARTED);
     push(s, begin + taken, op, network);
 }
 
-/* All deps of the op are done in the cell. */
+static void mark_ready(kr_step *s, uint32_t cell, uint32_t op)
+{
+    KR_CHECK(s->ready_count < s->ready_max);
+    s->ready[s->ready_count++] = (uint64_t)op << 32 | cell;
+}
+
+/* All deps of the op are done in the cell. The last cell that is ready starts an all-to-all. */
 static void become_ready(kr_step *s, uint32_t cell, uint32_t op)
 {
     const uint32_t first = cell * s->workers_per_cell;
@@ -377,8 +393,11 @@ static void become_ready(kr_step *s, uint32_t cell, uint32_t op)
         for (uint32_t d = 0; d < s->shape.devices; d++)
             mark_dirty(s, first + s->shape.ranks + d);
         break;
-    case KR_ON_LINK: start_links(s, cell, op); break;
-    case KR_ON_A2A: start_network(s, op); break;
+    case KR_ON_LINK: mark_ready(s, cell, op); break;
+    case KR_ON_A2A:
+        if (++s->cells_ready[op] == s->shape.cells)
+            mark_ready(s, 0, op);
+        break;
     }
 }
 
@@ -453,6 +472,28 @@ static void start_task(kr_step *s, uint32_t number, uint32_t op)
     push(s, s->now + taken, op, number);
 }
 
+/* Starts the messages that became ready at this instant, in ascending op and cell. */
+static void start_messages(kr_step *s)
+{
+    for (uint32_t i = 1; i < s->ready_count; i++) {
+        const uint64_t message = s->ready[i];
+        uint32_t j = i;
+
+        for (; j > 0 && s->ready[j - 1] > message; j--)
+            s->ready[j] = s->ready[j - 1];
+        s->ready[j] = message;
+    }
+    for (uint32_t i = 0; i < s->ready_count; i++) {
+        const uint32_t op = (uint32_t)(s->ready[i] >> 32);
+
+        if (s->program->ops[op].resource == KR_ON_LINK)
+            start_links(s, (uint32_t)s->ready[i], op);
+        else
+            start_network(s, op);
+    }
+    s->ready_count = 0;
+}
+
 /* Asks every worker to which something happened, in ascending id. */
 static void ask_workers(kr_step *s, kr_step_policy policy)
 {
@@ -494,11 +535,11 @@ static void reset(kr_step *s)
             .resource = i % s->workers_per_cell < s->shape.ranks ? KR_ON_COMPUTE : KR_ON_DEVICE,
             .idle_since = s->now,
         };
-    for (uint32_t i = 0; i < s->shape.cells * s->shape.devices; i++)
+    for (size_t i = 0; i < 2 * (size_t)s->shape.cells * s->shape.devices; i++)
         s->link_free[i] = s->now;
     s->network_free = s->now;
     s->ops_done = 0;
-    s->dirty_count = 0;
+    s->dirty_count = s->ready_count = 0;
     for (uint32_t i = 0; i < s->workers; i++)
         mark_dirty(s, i);
 }
@@ -520,6 +561,7 @@ uint64_t kr_step_run(kr_step *s, const kr_step_times *times, kr_step_policy poli
         finish_task(s, (uint32_t)item.payload, (uint32_t)(item.payload >> 32));
         if (s->heap.count != 0 && s->heap.items[0].time == s->now)
             continue;
+        start_messages(s);
         ask_workers(s, policy);
     }
     /* Every op of every cell ran: a policy that leaves ready work undone is a bug. */
