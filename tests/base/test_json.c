@@ -103,6 +103,8 @@ static void getters_check_kind_and_range(void **state)
 
     assert_int_equal(kr_json_u64(j, "n", true, 0, UINT64_MAX, &u, &err), KR_OK);
     assert_true(u == INT64_MAX);
+    assert_int_equal(kr_json_u64(j, "n", true, INT64_MAX, INT64_MAX, &u, &err), KR_OK); /* both ends count */
+    assert_int_equal(kr_json_u64(j, "n", true, 0, INT64_MAX - 1, &u, &err), KR_E_FORMAT);
     assert_int_equal(kr_json_u64(j, "n", true, 0, 5, &u, &err), KR_E_FORMAT);
     assert_string_equal(err.text, "h200.json: memory: \"n\" is 9223372036854775807; must be 0 to 5");
     assert_int_equal(kr_json_u64(j, "minus", true, 0, UINT64_MAX, &u, &err), KR_E_FORMAT);

@@ -66,6 +66,43 @@ static void every_part_once_in_thousands_of_jobs(void **state)
     kr_team_destroy(NULL);
 }
 
+typedef struct {
+    _Atomic uint32_t arrived;
+    uint32_t parts;
+} meeting;
+
+/* Waits until every part has been started, so no thread can run two of them; then all but the
+ * caller dawdle, so that the caller has to sleep and be woken. */
+static void meet(void *context, uint32_t part, uint32_t worker)
+{
+    meeting *m = context;
+    const uint64_t deadline = kr_deadline_after(&kr_clock_system, 10000000000u);
+    (void)part;
+
+    atomic_fetch_add(&m->arrived, 1);
+    while (atomic_load(&m->arrived) % m->parts != 0 && kr_now_ns(&kr_clock_system) < deadline)
+        usleep(50);
+    if (worker != 0)
+        usleep(1000);
+}
+
+static void all_threads_work_and_the_caller_is_woken(void **state)
+{
+    (void)state;
+    for (uint32_t threads = 2; threads <= THREADS; threads *= 2) {
+        kr_team *team;
+        assert_int_equal(kr_team_create(&team, threads, NULL, NULL), KR_OK);
+        const uint64_t begin = kr_now_ns(&kr_clock_system);
+        for (uint32_t n = 1; n <= 20; n++) {
+            meeting m = {.parts = threads};
+            kr_team_run(team, meet, &m, threads);
+            assert_int_equal(m.arrived, threads);
+        }
+        assert_true(kr_now_ns(&kr_clock_system) - begin < 10000000000u); /* nobody waited in vain */
+        kr_team_destroy(team);
+    }
+}
+
 static uint64_t time_jobs(uint32_t threads, int jobs)
 {
     static _Atomic uint32_t busy[THREADS];
@@ -102,7 +139,8 @@ static void an_idle_team_sleeps(void **state)
     kr_team *team;
     (void)state;
 
-    assert_int_equal(kr_team_create(&team, 4, NULL, NULL), KR_OK);
+    /* Two threads: a larger team may find too few cores, and then it never spins at all. */
+    assert_int_equal(kr_team_create(&team, 2, NULL, NULL), KR_OK);
     kr_team_run(team, run_part, &j, 8);
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
     usleep(200000);
@@ -132,6 +170,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_part_once_in_thousands_of_jobs),
+        cmocka_unit_test(all_threads_work_and_the_caller_is_woken),
         cmocka_unit_test(more_threads_than_cores_do_not_collapse),
         cmocka_unit_test(an_idle_team_sleeps),
         cmocka_unit_test(limits_are_statuses),

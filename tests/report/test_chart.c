@@ -70,6 +70,8 @@ static void linear_axes_end_at_round_numbers(void **state)
     fit(&axis, KR_SCALE_LINEAR, 3, 57);
     expect_ticks(&axis, "0 10 20 30 40 50 60");
     assert_true(kr_svg_at(&axis, 30) == 50);
+    fit(&axis, KR_SCALE_LINEAR, 3.4, 7);
+    expect_ticks(&axis, "0 2 4 6 8");
     fit(&axis, KR_SCALE_LINEAR, 12.1, 12.9); /* starting at 0 would flatten it */
     expect_ticks(&axis, "12.0 12.2 12.4 12.6 12.8 13.0");
     fit(&axis, KR_SCALE_LINEAR, -3, 4);
@@ -94,6 +96,8 @@ static void logarithmic_axes_have_their_ticks(void **state)
     expect_ticks(&axis, "100m 1 10 100 1k 10k 100k 1M 10M");
     fit(&axis, KR_SCALE_LOG10, 13, 420);
     expect_ticks(&axis, "10 20 50 100 200 500");
+    fit(&axis, KR_SCALE_LOG10, 10, 10);
+    assert_true(axis.low <= 10 && axis.high >= 10 && axis.low < axis.high);
     fit(&axis, KR_SCALE_LOG10, 30, 30);
     assert_true(axis.low <= 30 && axis.high >= 30 && axis.low < axis.high);
     assert_false(kr_svg_has(&axis, 0));
@@ -184,14 +188,15 @@ static void bars_have_heights_in_proportion(void **state)
         FILE *out = tmpfile();
         assert_int_equal(kr_chart_bars(&chart, out, &err), KR_OK);
         read_back(out);
-        double height[4];
+        double height[4], top[4];
         int bars = 0;
         for (const char *at = strstr(text, "<rect x="); at != NULL; at = strstr(at + 1, "<rect x=")) {
-            double h;
+            double h, y;
             if (strstr(at, "><title>") == NULL || strstr(at, "><title>") > strchr(at, '>'))
                 continue; /* a square of the legend */
-            assert_int_equal(sscanf(at, "<rect x=\"%*f\" y=\"%*f\" width=\"%*f\" height=\"%lf\"", &h), 1);
+            assert_int_equal(sscanf(at, "<rect x=\"%*f\" y=\"%lf\" width=\"%*f\" height=\"%lf\"", &y, &h), 2);
             assert_true(bars < 4);
+            top[bars] = y;
             height[bars++] = h;
         }
         assert_int_equal(bars, 4);
@@ -199,6 +204,8 @@ static void bars_have_heights_in_proportion(void **state)
         assert_true(fabs(height[1] - 3 * height[0]) < 0.4);
         assert_true(fabs(height[2] - 2 * height[0]) < 0.4);
         assert_true(fabs(height[3] - 4 * height[0]) < 0.4);
+        /* The second bar stands on the first one's top, or beside it on the same ground. */
+        assert_true(fabs(top[1] + height[1] - (stacked ? top[0] : top[0] + height[0])) < 0.2);
     }
 }
 

@@ -44,6 +44,9 @@ static void spans_and_arrows(void **state)
 
     for (uint64_t i = 0; i < 6; i++) /* the ring keeps the newest four: begins 3000 .. 6000 */
         kr_span_add(&a, span(1000 * (i + 1), 1000 * (i + 1) + 500, 0, (uint16_t)(i % 2)));
+    assert_int_equal(kr_spans_count(&a), 4);
+    assert_int_equal(kr_spans_at(&a, 0)->begin_ns, 3000);
+    assert_int_equal(kr_spans_at(&a, 3)->begin_ns, 6000);
     kr_span_add(&b, span(3600, 4321, 1, 0));
     kr_span_add(&b, span(6600, 7000, 9, 1));
 
