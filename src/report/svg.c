@@ -73,7 +73,7 @@ static void fit_log(kr_svg_axis *axis, bool fixed)
     if (first == last)
         last++;
     /* Short decimal axes get ticks at 2 and 5 as well, and end at one of these. */
-    const bool between = base == 10 && last - first <= 3;
+    const bool between = base == 10 && last - first <= 3 && axis->high > axis->low;
     const int stride = 1 + (last - first) / 11;
     const double low = axis->low, high = axis->high;
     if (!fixed) {
