@@ -165,9 +165,9 @@ kr_status kr_model_file_named(const kr_model_file *file, const char *name, kr_te
 
     if (!e)
         return kr_fail(err, KR_E_NOT_FOUND, "%s: no tensor %s", file->path, name);
-    if (e->type == KR_W_TYPES)
-        return kr_fail(err, KR_E_UNSUPPORTED, "%s: tensor %s is of type %s; F32, F16 and BF16 are supported",
-                       file->path, name, e->type_name);
+    const kr_status status = kr_tensor_usable(file, e, err);
+    if (status != KR_OK)
+        return status;
     *tensor = (kr_tensor){e->type, kr_tensor_entry_rows(e), kr_tensor_entry_columns(e), e->data, e->bytes,
                           e->name};
     return KR_OK;

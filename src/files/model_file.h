@@ -3,7 +3,8 @@
  * GGUF (one file or all parts of a split) or a Hugging Face folder (config.json, safetensors,
  * tokenizer.json). Files are mapped, not read; every offset, count and type is validated against
  * the file's size before it is used, and a tensor handed out here is known to lie inside the map,
- * to have the shape the architecture asks for, and to be of a supported type. */
+ * to have the shape the architecture asks for, to be of a supported type and, for F32, F16 and
+ * BF16, to start at a multiple of its element size. */
 #ifndef KR_FILES_MODEL_FILE_H
 #define KR_FILES_MODEL_FILE_H
 
@@ -22,7 +23,8 @@
     X(KR_ROLE_OUTPUT)     /* [vocab][hidden]; the embedding when tied */            \
     X(KR_ROLE_ATTN_NORM)  /* [hidden] */                                            \
     X(KR_ROLE_Q)                                                                    \
-    X(KR_ROLE_K) X(KR_ROLE_V) /* [heads*dim][hidden] */                             \
+    X(KR_ROLE_K)                                                                    \
+    X(KR_ROLE_V) /* [heads*dim][hidden] */                                          \
         X(KR_ROLE_Q_BIAS) X(KR_ROLE_K_BIAS) X(KR_ROLE_V_BIAS) X(KR_ROLE_Q_NORM)     \
             X(KR_ROLE_K_NORM)         /* [head_dim] */                              \
         X(KR_ROLE_O)                  /* [hidden][heads*value_dim] */               \

@@ -50,6 +50,8 @@ const char *kr_role_name(kr_role role); /* "KR_ROLE_Q" */
 kr_role_shape kr_role_shape_of(const kr_model *model, kr_role role);
 /* The name the tensor of a role has in this file, into name[size]. */
 void kr_role_tensor_name(const kr_model_file *file, kr_role role, uint32_t layer, char *name, size_t size);
+/* KR_E_UNSUPPORTED when karat cannot compute with the tensor's type, or read it where it lies. */
+kr_status kr_tensor_usable(const kr_model_file *file, const kr_tensor_entry *entry, kr_err *err);
 /* Every used role is there with its shape, and the layers hold no tensor without a role (it would
  * be silently ignored: a bias, a scale, an expert). */
 kr_status kr_roles_check(const kr_model_file *file, kr_err *err);

@@ -126,6 +126,21 @@ void kr_role_tensor_name(const kr_model_file *file, kr_role role, uint32_t layer
         snprintf(name, size, "%s%s", file->name_prefix, base);
 }
 
+kr_status kr_tensor_usable(const kr_model_file *file, const kr_tensor_entry *e, kr_err *err)
+{
+    if (e->type == KR_W_TYPES)
+        return kr_fail(err, KR_E_UNSUPPORTED, "%s: tensor %s is of type %s; F32, F16 and BF16 are supported",
+                       file->path, e->name, e->type_name);
+    const kr_weight_type_info *info = kr_weight_type_of(e->type);
+    if (info->block_elements == 1 && (uintptr_t)e->data % info->block_bytes != 0)
+        return kr_fail(
+            err, KR_E_UNSUPPORTED,
+            "%s: tensor %s of type %s does not start at a multiple of %u bytes; save the file again with "
+            "a current safetensors",
+            file->path, e->name, e->type_name, info->block_bytes);
+    return KR_OK;
+}
+
 /* KR_E_NOT_FOUND for an absent optional tensor has no text of interest; err may be NULL. */
 kr_status kr_model_file_tensor(const kr_model_file *file, kr_role role, uint32_t layer, kr_tensor *tensor,
                                kr_err *err)
@@ -143,9 +158,9 @@ kr_status kr_model_file_tensor(const kr_model_file *file, kr_role role, uint32_t
     if (!e)
         return kr_fail(err, KR_E_NOT_FOUND, "%s: no tensor %s (%s of a %s model)", file->path, name,
                        kr_role_name(role), kr_family_name(file->model.family));
-    if (e->type == KR_W_TYPES)
-        return kr_fail(err, KR_E_UNSUPPORTED, "%s: tensor %s is of type %s; F32, F16 and BF16 are supported",
-                       file->path, name, e->type_name);
+    const kr_status status = kr_tensor_usable(file, e, err);
+    if (status != KR_OK)
+        return status;
     const kr_role_shape want = kr_role_shape_of(&file->model, role);
     kr_tensor_entry_shape(e, found, sizeof found);
     if (kr_tensor_entry_rows(e) != want.rows || kr_tensor_entry_columns(e) != want.columns)

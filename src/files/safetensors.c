@@ -111,10 +111,6 @@ static kr_status read_tensor(const section *s, const char *name, const json_t *t
         status = kr_fail(err, KR_E_FORMAT, "%s: tensor %.80s: its size does not fit 64 bits", s->path, name);
     if (status == KR_OK)
         status = read_range(s, name, tensor, bytes, &e, err);
-    if (status == KR_OK && e.type != KR_W_TYPES && (uintptr_t)e.data % element_bytes != 0)
-        status = kr_fail(err, KR_E_UNSUPPORTED,
-                         "%s: tensor %.80s of type %s does not start at a multiple of %u bytes", s->path,
-                         name, e.type_name, element_bytes);
     return status == KR_OK ? kr_tensor_table_add(table, kr_bytes_of(name), &e, s->path, err) : status;
 }
 

@@ -2,8 +2,7 @@
  *
  * Validated before any use (rules of the format's own reader): the header fits the file and a
  * stated limit, keys are unique, every tensor's extent product equals its byte range, the ranges
- * cover the data without overlap, hole or trailing byte. Beyond the format: no extent is 0, and a
- * tensor of a type karat computes with starts at a multiple of its element size. */
+ * cover the data without overlap, hole or trailing byte. Beyond the format: no extent is 0. */
 #ifndef KR_FILES_SAFETENSORS_H
 #define KR_FILES_SAFETENSORS_H
 

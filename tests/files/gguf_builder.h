@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "files/gguf.h"
+#include "tests/files/temporary.h"
 
 enum { BUILDER_BYTES = 1 << 20 };
 
@@ -124,16 +124,6 @@ static inline uint8_t *builder_bytes(const builder *b, size_t *bytes)
     }
     *bytes = at;
     return out;
-}
-
-static inline void write_file(const char *path, const void *data, size_t bytes)
-{
-    FILE *f = fopen(path, "wb");
-
-    if (!f || fwrite(data, 1, bytes, f) != bytes || fclose(f) != 0) {
-        perror(path);
-        abort();
-    }
 }
 
 static inline void builder_write(builder *b, const char *path)

@@ -8,26 +8,7 @@
 #include "tests/files/gguf_builder.h"
 #include "tests/test.h"
 
-static char folder[64], path[128];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/karat-gguf-XXXXXX");
-    if (!mkdtemp(folder))
-        return -1;
-    snprintf(path, sizeof path, "%s/model.gguf", folder);
-    return 0;
-}
-
-static int remove_folder(void **state)
-{
-    char command[128];
-
-    (void)state;
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    return system(command);
-}
+static const char *model_path(void) { return temporary_path("model.gguf"); }
 
 /* The container alone: tensors and keys. */
 static void refused_container(builder *b, kr_status want, const char *text)
@@ -36,8 +17,8 @@ static void refused_container(builder *b, kr_status want, const char *text)
     kr_tensor_table table = {0};
     kr_err err = {0};
 
-    builder_write(b, path);
-    const kr_status status = kr_gguf_open(path, 0, &g, &table, &err);
+    builder_write(b, model_path());
+    const kr_status status = kr_gguf_open(model_path(), 0, &g, &table, &err);
     if (status != want || !strstr(err.text, text))
         fail_msg("want %s and \"%s\", got %s: %s", kr_status_name(want), text, kr_status_name(status),
                  err.text);
@@ -52,8 +33,8 @@ static void refused_model(builder *b, kr_status want, const char *text)
     kr_model_file *file = NULL;
     kr_err err = {0};
 
-    builder_write(b, path);
-    const kr_status status = kr_model_file_open(path, &file, &err);
+    builder_write(b, model_path());
+    const kr_status status = kr_model_file_open(model_path(), &file, &err);
     if (status != want || !strstr(err.text, text))
         fail_msg("want %s and \"%s\", got %s: %s", kr_status_name(want), text, kr_status_name(status),
                  err.text);
@@ -81,8 +62,8 @@ static void sound_models_open(void **state)
     for (uint32_t version = 2; version <= 3; version++) {
         builder *b = sound_model(290); /* fewer tokens than rows: padding */
         b->version = version;
-        builder_write(b, path);
-        if (kr_model_file_open(path, &file, &err) != KR_OK)
+        builder_write(b, model_path());
+        if (kr_model_file_open(model_path(), &file, &err) != KR_OK)
             fail_msg("%s", err.text);
         const kr_model *m = kr_model_file_model(file);
         assert_int_equal(m->vocab, 300);
@@ -112,8 +93,8 @@ static void every_truncation(void **state)
 
     (void)state;
     for (size_t n = 0; n < bytes; n += n < 12000 ? 7 : 9973) {
-        write_file(path, data, n);
-        const kr_status status = kr_model_file_open(path, &file, &err);
+        write_file(model_path(), data, n);
+        const kr_status status = kr_model_file_open(model_path(), &file, &err);
         assert_true(status == KR_E_FORMAT || status == KR_E_NOT_FOUND);
         assert_null(file);
     }
@@ -124,8 +105,8 @@ static void every_truncation(void **state)
     c->data_bytes = 12;
     kr_gguf g;
     kr_tensor_table table = {0};
-    builder_write(c, path);
-    assert_int_equal(kr_gguf_open(path, 0, &g, &table, &err), KR_OK);
+    builder_write(c, model_path());
+    assert_int_equal(kr_gguf_open(model_path(), 0, &g, &table, &err), KR_OK);
     assert_int_equal(table.entries[0].bytes, 12);
     kr_gguf_close(&g);
     kr_tensor_table_free(&table);
@@ -217,8 +198,8 @@ static void bad_alignment(void **state) /* L-07 */
         kr_tensor_table table = {0};
         kr_err err;
         b->alignment = cases[i].alignment;
-        builder_write(b, path);
-        assert_int_equal(kr_gguf_open(path, 0, &g, &table, &err), KR_OK);
+        builder_write(b, model_path());
+        assert_int_equal(kr_gguf_open(model_path(), 0, &g, &table, &err), KR_OK);
         assert_int_equal((uint64_t)(table.entries[0].data - g.map.data) % cases[i].alignment, 0);
         kr_gguf_close(&g);
         kr_tensor_table_free(&table);
@@ -402,8 +383,8 @@ static void random_damage(void **state)
         memcpy(copy, data, bytes);
         for (uint64_t n = 1 + kr_rng_below(&rng, 3); n > 0; n--)
             copy[kr_rng_below(&rng, head)] = (uint8_t)kr_rng_next(&rng);
-        write_file(path, copy, bytes);
-        if (kr_model_file_open(path, &file, &err) == KR_OK) {
+        write_file(model_path(), copy, bytes);
+        if (kr_model_file_open(model_path(), &file, &err) == KR_OK) {
             uint32_t ids[64];
             size_t count = 0;
             accepted++;
@@ -426,5 +407,5 @@ int main(void)
         cmocka_unit_test(bad_models),        cmocka_unit_test(bad_vocabularies),
         cmocka_unit_test(random_damage),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, temporary_make, temporary_remove);
 }
