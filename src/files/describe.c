@@ -7,10 +7,15 @@
 #include "files/chat_impl.h"
 #include "files/model_file_impl.h"
 
-static const char *scaling_name(kr_rope_scaling scaling)
+/* How the frequencies of rope set `set` (0: global layers) differ from the plain ones. */
+static const char *scaling_name(const kr_model_file *file, uint32_t set)
 {
     static const char *const names[] = {"none", "linear", "llama3", "yarn"};
-    return names[scaling];
+    kr_tensor factors;
+
+    if (set == 0 && kr_model_file_tensor(file, KR_ROLE_ROPE_FACTORS, 0, &factors, NULL) == KR_OK)
+        return "by rope_freqs.weight";
+    return names[file->model.rope[set].scaling];
 }
 
 static const char *tokenizer_kind(const kr_tokenizer *t)
@@ -82,23 +87,26 @@ static uint32_t window_layers(const kr_model *m, uint32_t *window)
     return count;
 }
 
-static json_t *describe_rope(const kr_rope *rope)
+static json_t *describe_rope(const kr_model_file *file, uint32_t set)
 {
+    const kr_rope *rope = &file->model.rope[set];
+
     return json_pack("{s:f, s:i, s:s, s:s}", "theta", rope->theta, "dims", (int)rope->dims, "layout",
                      rope->layout == KR_ROPE_HALF ? "half" : "interleaved", "scaling",
-                     scaling_name(rope->scaling));
+                     scaling_name(file, set));
 }
 
-static json_t *describe_model(const kr_model *m)
+static json_t *describe_model(const kr_model_file *file)
 {
+    const kr_model *m = &file->model;
     const kr_parameters p = kr_model_parameters(m);
     uint32_t window;
     const uint32_t local = window_layers(m, &window);
     json_t *rope = json_array();
 
-    json_array_append_new(rope, describe_rope(&m->rope[0]));
+    json_array_append_new(rope, describe_rope(file, 0));
     if (local > 0 && m->rope[1].dims > 0)
-        json_array_append_new(rope, describe_rope(&m->rope[1]));
+        json_array_append_new(rope, describe_rope(file, 1));
     return json_pack("{s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:i, s:i, s:f, s:o, s:I}",
                      "architecture", kr_family_name(m->family), "parameters",
                      (json_int_t)kr_parameters_total(&p), "layers", (int)m->layers, "hidden", (int)m->hidden,
@@ -146,7 +154,7 @@ static kr_status describe_json(const kr_model_file *file, FILE *out, kr_err *err
     snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, file->fingerprint);
     json_t *root = json_pack("{s:s, s:s, s:i, s:s, s:o, s:o, s:o, s:s, s:s}", "file", file->path, "format",
                              form, "parts", (int)parts(file), "name", file->model.name, "model",
-                             describe_model(&file->model), "tensors", describe_tensors(file), "tokenizer",
+                             describe_model(file), "tensors", describe_tensors(file), "tokenizer",
                              describe_tokenizer(file->tokenizer), "chat_template", chat_name(file),
                              "fingerprint", fingerprint);
     if (!root)
@@ -158,14 +166,17 @@ static kr_status describe_json(const kr_model_file *file, FILE *out, kr_err *err
     return status;
 }
 
-static void print_rope(FILE *out, const char *label, const kr_rope *rope)
+static void print_rope(FILE *out, const char *label, const kr_model_file *file, uint32_t set)
 {
+    const kr_rope *rope = &file->model.rope[set];
+
     fprintf(out, "%-12stheta %g over %u dimensions, %s pairs, scaling %s\n", label, rope->theta, rope->dims,
-            rope->layout == KR_ROPE_HALF ? "half-split" : "interleaved", scaling_name(rope->scaling));
+            rope->layout == KR_ROPE_HALF ? "half-split" : "interleaved", scaling_name(file, set));
 }
 
-static void print_model(FILE *out, const kr_model *m)
+static void print_model(FILE *out, const kr_model_file *file)
 {
+    const kr_model *m = &file->model;
     const kr_parameters p = kr_model_parameters(m);
     uint32_t window;
     const uint32_t local = window_layers(m, &window);
@@ -177,9 +188,9 @@ static void print_model(FILE *out, const kr_model *m)
             m->head_dim);
     if (local > 0)
         fprintf(out, "%-12s%u of %u layers see %u tokens\n", "window", local, m->layers, window);
-    print_rope(out, "rope", &m->rope[0]);
+    print_rope(out, "rope", file, 0);
     if (local > 0 && m->rope[1].dims > 0)
-        print_rope(out, "local rope", &m->rope[1]);
+        print_rope(out, "local rope", file, 1);
     fprintf(out, "%-12s%u tokens, embedding %s\n", "vocabulary", m->vocab,
             m->tied_embedding ? "shared with the output" : "and output separate");
     fprintf(out, "%-12s%u tokens\n", "context", m->context);
@@ -222,7 +233,7 @@ kr_status kr_model_file_describe(const kr_model_file *file, FILE *out, int as_js
     fprintf(out, "%-12s%s\n", "file", file->path);
     fprintf(out, "%-12s%s, %u part%s\n", "format", form, parts(file), parts(file) == 1 ? "" : "s");
     fprintf(out, "%-12s%s\n", "name", file->model.name[0] ? file->model.name : "(none)");
-    print_model(out, &file->model);
+    print_model(out, file);
     print_tensors(out, file);
     print_tokenizer(out, file->tokenizer);
     fprintf(out, "%-12s%s\n", "chat", chat_name(file));
