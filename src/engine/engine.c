@@ -78,6 +78,12 @@ static bool executes(const kr_program *program, const kr_op *op)
 
 static kr_status check_program(const kr_program *program, kr_err *err)
 {
+    uint32_t selecting = 0;
+    for (uint32_t l = 0; l < program->model->layers; l++)
+        selecting += !program->plan[l].dense;
+    if (program->parallel.placement == KR_PLACE_INDICES_ONLY && selecting == 0)
+        return kr_fail(err, KR_E_ARG, "placement %s: every layer is dense, so there is nothing to select",
+                       kr_placement_name(program->parallel.placement));
     for (uint32_t i = 0; i < program->count; i++)
         if (!executes(program, &program->ops[i]))
             return kr_fail(
@@ -92,7 +98,7 @@ static void count_lists(kr_engine *engine)
     const kr_program *p = &engine->program;
     for (uint32_t l = 0; l < engine->model.layers; l++) {
         const kr_method_plan *plan = &p->plan[l];
-        if (plan->dense)
+        if (plan->dense || p->method[l]->lists == NULL)
             continue;
         engine->lists[l] = p->method[l]->lists(&p->config[l], &p->shape[l]);
         const uint64_t tokens = plan->selected_max != 0 ? plan->selected_max : engine->config.context_max;
@@ -182,7 +188,7 @@ static void take_batch(const kr_engine *engine, kr_micro_batch *b, taker *t)
     b->row = take(t, rows, sizeof *b->row);
     b->gather_row = take(t, rows, sizeof *b->gather_row);
     b->group = take(t, rows, sizeof *b->group);
-    b->piece = take(t, 2 * rows + 8, sizeof *b->piece);
+    b->piece = take(t, 2 * rows + KR_PIECES, sizeof *b->piece);
     b->head_row = take(t, rows, sizeof *b->head_row);
     b->logits = take(t, (uint64_t)engine->head_max * m->vocab, sizeof(float));
 }
@@ -231,13 +237,30 @@ static kr_forward_config forward_config(const kr_engine *engine)
                                .weights_f32 = engine->config.weights_f32};
 }
 
-kr_status kr_engine_plan(const kr_engine_config *config, kr_engine_bytes *bytes, kr_err *err)
+/* One micro-batch of one row. */
+static void price_token(const kr_engine *engine, kr_engine_needs *needs)
+{
+    const kr_program *p = &engine->program;
+    memset(needs->resource, KR_RESOURCE_COUNT, sizeof needs->resource);
+    for (uint32_t i = 0; i < p->first_of_micro_batch[1]; i++) {
+        const kr_op *op = &p->ops[i];
+        const bool layered = op->layer < p->model->layers;
+        const kr_load load = layered ? kr_row_load(&p->plan[op->layer], engine->config.context_max)
+                                     : (kr_load){.rows = 1};
+        needs->work[op->kind] = kr_work_add(needs->work[op->kind], kr_op_work(p, op, &load));
+        needs->resource[op->kind] = op->resource;
+    }
+}
+
+kr_status kr_engine_plan(const kr_engine_config *config, kr_engine_needs *needs, kr_err *err)
 {
     kr_engine *engine = kr_alloc(sizeof *engine);
     if (engine == NULL)
         return kr_fail(err, KR_E_MEMORY, "no memory for an engine");
+    kr_engine_needs plan = {0};
     kr_status status = build(engine, config, err);
-    kr_engine_bytes plan = {0};
+    if (status == KR_OK)
+        status = kr_team_create(&engine->team, config->threads, NULL, err);
     const kr_forward_config forward = forward_config(engine);
     if (status == KR_OK)
         status = kr_forward_bytes(&forward, &plan.weight_bytes, &plan.forward_scratch_bytes, err);
@@ -249,8 +272,10 @@ kr_status kr_engine_plan(const kr_engine_config *config, kr_engine_bytes *bytes,
         uint64_t pages[2];
         kr_program_pages(&engine->program, config->context_max, pages);
         plan.session_page_bytes = pages[0] * plan.node.page_bytes[0] + pages[1] * plan.node.page_bytes[1];
-        *bytes = plan;
+        price_token(engine, &plan);
+        *needs = plan;
     }
+    kr_team_destroy(engine->team);
     kr_arena_free(&engine->program_arena);
     kr_free(engine);
     return status;

@@ -67,17 +67,21 @@ typedef struct {
     void *context;                                                      /* of the two above */
 } kr_engine_config;
 
-/* What an engine and its nodes will occupy, before any of it is allocated. */
+/* What an engine and its nodes will occupy and do, before anything large is allocated. */
 typedef struct {
     uint64_t weight_bytes, forward_scratch_bytes; /* kr_forward_bytes */
     uint64_t step_bytes;                          /* rows, logits, messages of all micro-batches */
     uint64_t session_bytes;                       /* of one session on the compute side */
     uint64_t session_page_bytes;                  /* pages of a session of context_max, on the nodes */
     kr_memory_plan node;                          /* kr_program_memory */
-} kr_engine_bytes;
+    /* Work of one decode token at context_max, added up over layers, by kind of op, and where the
+     * kind runs; KR_RESOURCE_COUNT: the program has no such op. */
+    kr_work work[KR_OP_KINDS];
+    uint8_t resource[KR_OP_KINDS];
+} kr_engine_needs;
 
 /* The config's nodes may be absent here. Same checks as kr_engine_create. */
-kr_status kr_engine_plan(const kr_engine_config *config, kr_engine_bytes *bytes, kr_err *err);
+kr_status kr_engine_plan(const kr_engine_config *config, kr_engine_needs *needs, kr_err *err);
 
 /* Builds the program, packs weights, configures the nodes. KR_E_UNSUPPORTED names an op that this
  * engine cannot execute; KR_E_ARG and KR_E_LIMIT name the value and its range. */

@@ -117,15 +117,15 @@ static kr_status report_selection(kr_engine *engine, const kr_micro_batch *batch
     return KR_OK;
 }
 
-static kr_status take_output(kr_engine *engine, kr_micro_batch *batch, const kr_peer *peer,
-                             const kr_group *group, const kr_message *message, kr_err *err)
+static kr_status take_output(kr_engine *engine, kr_micro_batch *batch, const kr_group *group,
+                             const kr_message *message, kr_err *err)
 {
     const uint32_t layer = message->header.layer;
     const uint64_t row_bytes = output_row_bytes(&engine->model), bytes = group->rows * row_bytes;
     if (message->header.payload_bytes < bytes)
         return kr_fail(err, KR_E_FORMAT,
                        "memory node %s sent %llu bytes of output for layer %u; %llu are due",
-                       kr_peer_name(peer), (unsigned long long)message->header.payload_bytes, layer,
+                       kr_peer_name(group->peer), (unsigned long long)message->header.payload_bytes, layer,
                        (unsigned long long)bytes);
     memcpy((uint8_t *)batch->attended + group->row_first * row_bytes, message->payload, bytes);
     if (engine->gather != NULL)
@@ -167,38 +167,44 @@ static void add_span(kr_engine *engine, const kr_group *group, const kr_message 
     kr_span_add(&engine->spans[track], span);
 }
 
+/* The reply to an ATTEND: what is due, or the node's error, or a breach of the protocol. */
+static kr_status take_reply(kr_engine *engine, kr_micro_batch *batch, kr_group *group,
+                            const kr_message *message, kr_msg_kind due, kr_err *err)
+{
+    const kr_msg_kind kind = (kr_msg_kind)message->header.kind;
+    if (kind == KR_MSG_ERROR)
+        return kr_peer_error(group->peer, message, err);
+    if (kind != due || message->header.layer >= engine->model.layers)
+        return kr_fail(err, KR_E_FORMAT, "memory node %s answered ATTEND with %s for layer %u; %s is due",
+                       kr_peer_name(group->peer), kr_msg_name(kind), message->header.layer, kr_msg_name(due));
+    if (due == KR_MSG_INDICES)
+        return take_indices(engine, batch, group, message, err);
+    return take_output(engine, batch, group, message, err);
+}
+
 /* Finds whom the message is for, and takes it; consumes the message. */
 static kr_status take(kr_engine *engine, kr_peer *peer, kr_message *message, kr_err *err)
 {
+    const kr_msg_kind due = engine->gather != NULL ? KR_MSG_INDICES : KR_MSG_OUTPUT;
+    kr_status status = KR_OK;
+    bool held = false;
     for (uint32_t mb = 0; mb < engine->config.micro_batches; mb++) {
         kr_micro_batch *batch = &engine->batch[mb];
-        for (uint32_t i = 0; i < batch->groups && batch->due != 0; i++) {
+        for (uint32_t i = 0; i < batch->groups; i++) {
             kr_group *group = &batch->group[i];
             if (group->sequence == 0 || group->peer != peer || group->sequence != message->header.sequence)
                 continue;
-            const kr_msg_kind due = engine->gather != NULL ? KR_MSG_INDICES : KR_MSG_OUTPUT;
-            kr_status status = KR_OK;
-            if (message->header.kind == KR_MSG_ERROR)
-                status = kr_peer_error(peer, message, err);
-            else if (message->header.kind != (uint16_t)due || message->header.layer >= engine->model.layers)
-                status = kr_fail(err, KR_E_FORMAT, "memory node %s answered ATTEND with %s, %s is due",
-                                 kr_peer_name(peer), kr_msg_name((kr_msg_kind)message->header.kind),
-                                 kr_msg_name(due));
-            else if (due == KR_MSG_OUTPUT)
-                status = take_output(engine, batch, peer, group, message, err);
-            else
-                status = take_indices(engine, batch, group, message, err);
+            status = take_reply(engine, batch, group, message, due, err);
             if (status == KR_OK)
                 add_span(engine, group, message);
             group->sequence = 0;
             batch->due--;
-            if (!group->indices_held)
-                kr_peer_release(peer, message);
-            return status;
+            held = group->indices_held;
         }
     }
-    kr_peer_release(peer, message);
-    return KR_OK;
+    if (!held)
+        kr_peer_release(peer, message);
+    return status;
 }
 
 static bool is_due(const kr_engine *engine, const kr_peer *peer)
@@ -263,6 +269,7 @@ void kr_exchange_drop(kr_engine *engine, kr_micro_batch *batch)
  * indices, groups being in row order. */
 static uint32_t put_indices(const kr_engine *engine, kr_micro_batch *batch, uint32_t layer, uint32_t pieces)
 {
+    uint64_t all = 0;
     for (uint32_t pass = 0; pass < 2; pass++)
         for (uint32_t i = 0; i < batch->groups; i++) {
             const kr_group *group = &batch->group[i];
@@ -270,7 +277,9 @@ static uint32_t put_indices(const kr_engine *engine, kr_micro_batch *batch, uint
             const uint64_t bytes = group->indices.header.payload_bytes;
             batch->piece[pieces++] = pass == 0 ? (kr_piece){group->indices.payload, counts}
                                                : (kr_piece){group->indices.payload + counts, bytes - counts};
+            all += batch->piece[pieces - 1].bytes;
         }
+    batch->piece[pieces++] = (kr_piece){padding, (8 - all % 8) % 8};
     return pieces;
 }
 
@@ -289,17 +298,15 @@ kr_status kr_exchange_gather(kr_engine *engine, kr_micro_batch *batch, uint32_t 
     kr_status status = kr_peer_send(gather, header, batch->piece, pieces, &sequence, err);
     kr_exchange_drop(engine, batch);
     const uint64_t deadline = kr_deadline_after(engine->config.clock, engine->config.timeout_ns);
-    const kr_group whole = {.peer = gather, .rows = batch->rows.rows};
+    kr_group whole = {.peer = gather, .rows = batch->rows.rows};
     for (bool came = false; status == KR_OK && !came;) {
         kr_message message;
         status = kr_peer_wait(gather, &message, deadline, err);
         if (status != KR_OK)
             break;
         came = message.header.sequence == sequence;
-        if (came && message.header.kind == KR_MSG_ERROR)
-            status = kr_peer_error(gather, &message, err);
-        else if (came)
-            status = take_output(engine, batch, gather, &whole, &message, err);
+        if (came)
+            status = take_reply(engine, batch, &whole, &message, KR_MSG_OUTPUT, err);
         kr_peer_release(gather, &message);
     }
     return status;

@@ -1,3 +1,4 @@
+/* The loop over steps: packing prompts, batching decode, judging tokens. */
 #include "engine/generate.h"
 
 #include "base/arena.h"

@@ -43,6 +43,9 @@ typedef struct {
     bool indices_held;
 } kr_group;
 
+/* Pieces of a message beside two a group: four parts and their padding, and that of the lists. */
+enum { KR_PIECES = 9 };
+
 typedef struct {
     kr_rows rows;
     uint32_t *token;        /* [rows_max], what rows.token points to */
@@ -54,7 +57,7 @@ typedef struct {
     uint32_t items;
     kr_group *group; /* [rows_max] */
     uint32_t groups;
-    kr_piece *piece;    /* [2 * rows_max + 8], gather list of one message */
+    kr_piece *piece;    /* [2 * rows_max + KR_PIECES] gather list of one message */
     uint32_t *head_row; /* [rows_max] rows that want logits: ALL rows of one item, or last ones */
     float *logits;      /* [head_max][vocab] of the last rows, in item order */
     uint32_t head;      /* compute ops of this micro-batch before it are done */

@@ -1,3 +1,4 @@
+/* Requests to and replies from one memory node. */
 #include "engine/peer.h"
 
 #include <string.h>

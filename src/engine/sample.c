@@ -1,3 +1,4 @@
+/* Greedy choice and the nucleus by a heap: the sorted head of the distribution, and no more. */
 #include "engine/sample.h"
 
 #include <math.h>
