@@ -7,6 +7,7 @@
 #define KR_CLI_COMMANDS_H
 
 #define KR_COMMAND_LIST(X) \
+    X(run, "run", "runs a model with its KV cache on memory nodes") \
     X(node, "node", "serves memory to clients: KV caches and the work on them") \
     X(inspect, "inspect", "prints what a model file holds")
 
