@@ -95,6 +95,19 @@ static void unit_fill(const kr_list_ref *ref, uint32_t segment, kr_list_segment 
 
 const kr_list_source kr_list_units = {unit_segments, selected_segments_max, unit_fill, NULL};
 
+void kr_list_sort(uint32_t *token, uint32_t count)
+{
+    for (uint32_t gap = count / 2; gap > 0; gap /= 2)
+        for (uint32_t i = gap; i < count; i++) {
+            const uint32_t t = token[i];
+            uint32_t j = i;
+
+            for (; j >= gap && token[j - gap] > t; j -= gap)
+                token[j] = token[j - gap];
+            token[j] = t;
+        }
+}
+
 /* ---- memory ---- */
 
 /* Partial result of one head in one segment: maximum, sum, accumulator[value_dim]. */

@@ -51,6 +51,9 @@ extern const kr_list_source kr_list_units;
 /* Appends one token's rows to a segment. */
 void kr_list_add(const kr_view *view, uint32_t kv_head, uint64_t token, kr_list_segment *out);
 
+/* Sorts positions ascending, in place. */
+void kr_list_sort(uint32_t *position, uint32_t count);
+
 /* KV head that a list reads. */
 static inline uint32_t kr_list_kv_head(const kr_list_ref *ref)
 {

@@ -56,7 +56,6 @@ static kr_status plan_snapkv(const kr_method_config *config, const kr_attention_
     const kr_status status = kr_list_plan("snapkv", config, shape, 0, &p, err);
     const uint64_t window = window_of(config), cap = cap_of(config);
 
-    (void)context_max;
     if (status != KR_OK)
         return status;
     if (window > WINDOW_MAX || cap <= window || cap - window > KR_TOPK_MAX)
@@ -65,9 +64,11 @@ static kr_status plan_snapkv(const kr_method_config *config, const kr_attention_
     if (kernel_of(config) % 2 == 0 || kernel_of(config) > KERNEL_MAX || config->mode > POOL_MAXIMUM)
         return kr_fail(err, KR_E_UNSUPPORTED, "snapkv: pooling kernel %u must be odd and at most %d; modes are 1 "
                        "(average) and 2 (maximum)", kernel_of(config), KERNEL_MAX);
-    if (!p.dense)
+    if (!p.dense) {
+        p.selected_max = (uint32_t)context_max; /* every generated token is kept */
         p.record_body_bytes = sizeof(state) + sizeof(float) * window * shape->heads * shape->key_dim +
                               sizeof(uint32_t) * shape->heads * (cap - window);
+    }
     *plan = p;
     return KR_OK;
 }
@@ -164,54 +165,26 @@ static kr_status end_prefill(const kr_view *view, const kr_method_config *config
     return KR_OK;
 }
 
-/* ---- attend: the kept list, then everything from the window on ---- */
+/* ---- decode: the kept list, then everything from the window on ---- */
 
-static uint64_t tail_start(const kr_job *job)
-{
-    const state *st = kr_view_record_body(job->view);
-
-    return st->kept == 0 ? 0 : st->prompt_end - window_of(job->config);
-}
-
-static uint64_t list_length(const kr_job *job)
-{
-    const state *st = kr_view_record_body(job->view);
-
-    return st->kept + kr_job_visible(job, 0) - tail_start(job);
-}
-
-static uint32_t own_segments_max(const kr_job *job) { return kr_segments(list_length(job)); }
-static uint32_t own_segments(const kr_list_ref *ref) { return own_segments_max(ref->job); }
-
-static void own_fill(const kr_list_ref *ref, uint32_t segment, kr_list_segment *out)
-{
-    const state *st = kr_view_record_body(ref->job->view);
-    const uint32_t *kept = kept_list(ref->job->view, ref->job->config, ref->list);
-    const uint64_t first = (uint64_t)segment * KR_SEGMENT, all = list_length(ref->job);
-
-    for (uint64_t i = first; i < all && i < first + KR_SEGMENT; i++)
-        kr_list_add(ref->job->view, kr_list_kv_head(ref),
-                    i < st->kept ? kept[i] : tail_start(ref->job) + i - st->kept, out);
-}
-
-static const kr_list_source own = {own_segments, own_segments_max, own_fill, NULL};
-
-static const kr_list_source *source_of(const kr_job *job) { return kr_job_is_dense(job) ? &kr_list_dense : &own; }
-
-/* The selection is reported for dumps and the INDICES reply as far as the caller has room. */
 static uint32_t select_parts(const kr_job *job) { return kr_job_is_dense(job) ? 0 : job->view->shape->heads; }
 
 static void select_run(const kr_job *job, uint32_t head, kr_scratch scratch)
 {
     const kr_list_ref ref = {job, job->view->shape->heads, head, 0, 0};
     const state *st = kr_view_record_body(job->view);
-    const uint32_t *kept = kept_list(job->view, job->config, head);
-    const uint64_t all = list_length(job);
+    uint32_t *selected = kr_list_selected(&ref), count = (uint32_t)st->kept;
 
     (void)scratch;
-    *kr_list_count(&ref) = all < job->selected_stride ? (uint32_t)all : job->selected_stride;
-    for (uint32_t i = 0; i < *kr_list_count(&ref); i++)
-        kr_list_selected(&ref)[i] = i < st->kept ? kept[i] : (uint32_t)(tail_start(job) + i - st->kept);
+    memcpy(selected, kept_list(job->view, job->config, head), count * sizeof *selected);
+    for (uint64_t t = count == 0 ? 0 : st->prompt_end - window_of(job->config); t < kr_job_visible(job, 0); t++)
+        selected[count++] = (uint32_t)t;
+    *kr_list_count(&ref) = count;
+}
+
+static const kr_list_source *source_of(const kr_job *job)
+{
+    return kr_job_is_dense(job) ? &kr_list_dense : &kr_list_tokens;
 }
 
 KR_LIST_STAGES(source_of, lists_of)

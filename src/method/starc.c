@@ -214,13 +214,12 @@ static void cluster_window(const kr_view *view, const kr_method_config *config, 
 
 static uint32_t append_parts(const kr_job *job) { return job->plan->dense ? 0 : job->view->shape->kv_heads; }
 
-/* A short window takes room only while enough is left for all later full ones. */
+/* A short window is taken only while one a full window is the average, which bounds clusters. */
 static bool has_room_for_short(const kr_job *job, const head_index *x, uint64_t end)
 {
-    const uint64_t window = window_of(job->config), full = clusters_a_window(job->config) - 1;
-    const uint64_t windows = x->clusters_max / (full + 1), later = windows - end / window;
+    const uint64_t clusters = x->st->clusters + kr_ceil_div(end - x->st->tokens, unit_of(job->config));
 
-    return x->st->clusters + full + later * full <= x->clusters_max;
+    return clusters <= kr_ceil_div(end, window_of(job->config)) * clusters_a_window(job->config);
 }
 
 static void append_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
@@ -237,13 +236,13 @@ static void append_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
 }
 
 /* ---- score and select ----
- * Workspace of a decode row behind the partial results: scores [heads][clusters_max]. */
+ * Workspace of a decode row behind the partial results: scores [heads][clusters]. */
 
 static float *scores_of(const kr_job *job, uint32_t head)
 {
     const uint32_t group = job->view->shape->heads / job->view->shape->kv_heads;
 
-    return (float *)kr_attend_list_behind(job, &kr_list_tokens) + head * index_of(job->view, job->config, head / group).clusters_max;
+    return (float *)kr_attend_list_behind(job, &kr_list_tokens) + head * index_of(job->view, job->config, head / group).st->clusters;
 }
 
 static uint32_t score_parts(const kr_job *job) { return kr_job_is_dense(job) ? 0 : job->view->shape->kv_heads; }
@@ -258,7 +257,7 @@ static void score_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
     job->ops->row_dot(&(kr_row_dot_args){
         .query = job->query + (size_t)kv_head * group * s->key_dim, .queries = group, .query_stride = s->key_dim,
         .dim = s->key_dim, .type = s->kv_dtype, .row = x.centroid, .rows = x.st->clusters, .row_stride = s->key_dim,
-        .out = scores_of(job, kv_head * group), .out_stride = x.clusters_max,
+        .out = scores_of(job, kv_head * group), .out_stride = x.st->clusters,
     });
     for (uint32_t h = 0; h < group; h++) /* an empty cluster has nothing to take */
         for (uint64_t c = 0; c < x.st->clusters; c++)
@@ -284,19 +283,6 @@ static void sort_clusters(const float *score, uint32_t *cluster, uint32_t count)
         memmove(cluster + low + 1, cluster + low, sizeof *cluster * (i - low));
         cluster[low] = c;
     }
-}
-
-static void sort_tokens(uint32_t *token, uint32_t count)
-{
-    for (uint32_t gap = count / 2; gap > 0; gap /= 2)
-        for (uint32_t i = gap; i < count; i++) {
-            const uint32_t t = token[i];
-            uint32_t j = i;
-
-            for (; j >= gap && token[j - gap] > t; j -= gap)
-                token[j] = token[j - gap];
-            token[j] = t;
-        }
 }
 
 static uint32_t select_parts(const kr_job *job) { return kr_job_is_dense(job) ? 0 : job->view->shape->heads; }
@@ -340,7 +326,7 @@ static void select_run(const kr_job *job, uint32_t head, kr_scratch scratch)
 
     if (recent < budget_of(job->config)) {
         count = take_clusters(job, &x, scores_of(job, head), budget_of(job->config) - (uint32_t)recent, selected, scratch);
-        sort_tokens(selected, count);
+        kr_list_sort(selected, count);
     }
     for (uint64_t t = x.st->tokens; t < visible; t++)
         selected[count++] = (uint32_t)t;

@@ -1,5 +1,6 @@
 /* Golden vectors of the training-free methods (closed-form inputs; float64 results worked out
  * independently of this code), through the stages a memory node runs. */
+#include "method/magicpig.h"
 #include "method/training_free.h"
 #include "session.h"
 
@@ -164,11 +165,135 @@ static void streamingllm(void **state)
     session_close(s);
 }
 
+static void retroinfer(void **state)
+{
+    (void)state;
+    static const double y[8] = {-.260681, .241419, -.226325, -.261062, .471806, -.288931, -.09888, .27794};
+    static const uint32_t sizes[8] = {4, 7, 0, 3, 1, 5, 6, 4};
+    kr_method_config config = named("retroinfer");
+    float out[N * D];
+
+    config.unit = 4;
+    config.parameter[0] = 4, config.parameter[1] = 4, config.parameter[2] = 15;
+    config.parameter[3] = 250, config.parameter[4] = 375, config.parameter[6] = 16;
+    session *s = session_open(&kr_method_retroinfer, config, one_head, 2 * N, N);
+    feed f = golden_feed(1, 1);
+
+    /* The vector's query stands at the last stored token: prefill all, then ask again without storing. */
+    feed_run(s, &f, N, 13, out);
+    s->view.tokens--; /* the decode step below stores token 37 again, bit for bit */
+    session_run(s, feed_chunk(&f, s, N - 1, 1, false, out));
+    const uint32_t *first = (const uint32_t *)((const uint64_t *)kr_view_record_body(&s->view) + 4);
+    for (int c = 0; c < 8; c++)
+        assert_int_equal(first[c + 1] - first[c], sizes[c]);
+    assert_golden(out + (N - 1) * D, y, 8, "retroinfer");
+    feed_free(&f);
+    session_close(s);
+}
+
+static void magicpig(void **state)
+{
+    (void)state;
+    static const uint32_t list[20] = {0, 1, 2, 3, 4, 13, 15, 16, 17, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37};
+    static const double y[8] = {-.305352, .290466, -.335259, -.204194, .530071, -.331446, -.053914, .167694};
+    kr_method_config config = named("magicpig");
+    float out[N * D], h[D * 18];
+
+    config.parameter[0] = 3, config.parameter[1] = 6, config.parameter[2] = 4, config.parameter[3] = 8;
+    session *s = session_open(&kr_method_magicpig, config, one_head, 2 * N, N);
+    feed f = golden_feed(1, 1);
+
+    golden_fill(h, D * 18, 9);
+    for (int column = 0; column < 18; column++)
+        for (int d = 0; d < D; d++)
+            kr_magicpig_planes(&s->view)[column * D + d] = h[d * 18 + column];
+    ((kr_magicpig_state *)kr_view_record_body(&s->view))->planes_drawn = 1;
+    feed_run(s, &f, N, 13, out);
+    s->view.tokens--; /* the query stands at the last stored token */
+    session_run(s, feed_chunk(&f, s, N - 1, 1, false, out));
+    assert_list(s, 0, list, 20);
+    assert_golden(out + (N - 1) * D, y, 8, "magicpig");
+    feed_free(&f);
+    session_close(s);
+}
+
+static void magicpig_weights(void **state)
+{
+    (void)state;
+    static const double cosines[7] = {0, .1, .2, .3, .5, .7, .9};
+    static const double want[3][7] = {{.009684, .030745, .086737, .213667, .735551, .997676, 1},
+                                      {.012289, .0386, .106952, .255922, .795586, .999142, 1},
+                                      {.00971, .03448, .106252, .275203, .86227, .999941, 1}};
+    static const uint32_t tables[3][2] = {{10, 150}, {10, 170}, {11, 300}};
+
+    for (int k = 0; k < 3; k++)
+        for (int i = 0; i < 7; i++)
+            assert_true(fabs(kr_magicpig_weight(cosines[i], tables[k][0], tables[k][1]) - want[k][i]) < 1e-6);
+    assert_true(kr_magicpig_weight(1.5, 10, 150) == kr_magicpig_weight(1.0, 10, 150));
+}
+
+static void lserve(void **state)
+{
+    (void)state;
+    static const uint32_t pages[3] = {0, 3, 4};
+    kr_method_config config = named("lserve");
+    float out[N * D];
+    uint32_t count = 0;
+
+    config.budget = 16, config.unit = 8, config.parameter[0] = 4;
+    session *s = session_open(&kr_method_lserve, config, one_head, N, N);
+    feed f = golden_feed(1, 1);
+
+    feed_run(s, &f, N - 1, 13, out);
+    for (uint32_t p = 0; p < 3; p++)
+        for (uint32_t t = pages[p] * 8; t < (pages[p] + 1) * 8 && t < N; t++)
+            assert_int_equal(s->selected[count++], t);
+    assert_int_equal(s->selected_count[0], count);
+    feed_free(&f);
+    session_close(s);
+}
+
+/* The choice is kept between intervals; streaming heads see sink and window. */
+static void lserve_reuses_and_streams(void **state)
+{
+    (void)state;
+    kr_rng rng = test_rng("lserve");
+    kr_attention_shape shape = one_head;
+    kr_method_config config = named("lserve");
+    static float out[400 * 4 * D];
+    uint32_t kept[24];
+
+    shape.heads = 4, shape.kv_heads = 2;
+    config.budget = 24, config.unit = 8, config.parameter[0] = 4;
+    config.parameter[2] = 2, config.parameter[4] = 5, config.parameter[5] = 7; /* KV head 1 streams */
+    session *s = session_open(&kr_method_lserve, config, shape, 400, 301);
+    feed f = feed_random(&rng, &shape, 310);
+
+    feed_run(s, &(feed){301, f.query, f.key, f.value, NULL, NULL}, 301, 301, out);
+    for (uint32_t t = 301; t < 310; t++) {
+        const uint64_t before = s->record->tokens_covered;
+
+        session_run(s, feed_chunk(&f, s, t, 1, false, out));
+        assert_int_equal(before, t);
+        if (t != 301 && t % 4 != 0) /* the first two pages are the chosen ones */
+            assert_memory_equal(kept, s->selected, 16 * sizeof *kept);
+        memcpy(kept, s->selected, 16 * sizeof *kept);
+        assert_int_equal(s->selected_count[2], 12);
+        assert_int_equal(s->selected[2 * s->stride + 4], 4);
+        assert_int_equal(s->selected[2 * s->stride + 5], t + 1 - 7);
+        assert_int_equal(s->selected[s->selected_count[0] - 1], t);
+    }
+    feed_free(&f);
+    session_close(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sparq),  cmocka_unit_test(sparq_by_hand), cmocka_unit_test(starc),
-        cmocka_unit_test(snapkv), cmocka_unit_test(h2o),           cmocka_unit_test(streamingllm),
+        cmocka_unit_test(snapkv), cmocka_unit_test(h2o),           cmocka_unit_test(streamingllm), cmocka_unit_test(retroinfer),
+        cmocka_unit_test(magicpig), cmocka_unit_test(magicpig_weights), cmocka_unit_test(lserve),
+        cmocka_unit_test(lserve_reuses_and_streams),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

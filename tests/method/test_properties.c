@@ -1,0 +1,201 @@
+/* What holds for every method with keys as rows: the output does not depend on prompt chunks, on the
+ * order in which parts run, or on the variants of the ops; a budget that covers the context gives dense
+ * attention; a second turn runs; plans refuse what they cannot do. */
+#include "method/trained.h"
+#include "method/training_free.h"
+#include "ops/variants.h"
+#include "session.h"
+
+enum { HEADS = 4, KV = 2, D = 32, TOKENS = 460, PROMPT = 420 };
+
+static const kr_attention_shape shape = {.heads = HEADS, .kv_heads = KV, .key_dim = D, .value_dim = D,
+                                         .kv_dtype = KR_BF16, .softmax_scale = 0.17677669f, .layers = 1};
+
+/* Configurations that drop tokens at 460 tokens, and ones that cover them. dense tolerance: methods that
+ * attend to everything when covering. */
+typedef struct {
+    const kr_method *method;
+    kr_method_config sparse, covering;
+    bool covers; /* covering gives dense attention */
+} subject;
+
+static const subject subjects[] = {
+    {&kr_method_streamingllm, {.budget = 60}, {.budget = 600}, true},
+    {&kr_method_snapkv, {.budget = 64}, {.budget = 600}, true},
+    {&kr_method_h2o, {.budget = 64}, {.budget = 1200}, true},
+    {&kr_method_sparq, {.budget = 40, .parameter = {8, 4}}, {.budget = 600, .parameter = {8, 4}}, true},
+    {&kr_method_starc, {.budget = 100}, {.budget = 600}, true},
+    {&kr_method_retroinfer, {.parameter = {4, 20, 128, 100, 200, 4, 64}}, {.parameter = {4, 20, 128, 100, 200, 4, 2048}}, true},
+    {&kr_method_magicpig, {.parameter = {4, 20, 4, 20}}, {.parameter = {4, 20, 4, 500}}, true},
+    {&kr_method_lserve, {.budget = 128}, {.budget = 600}, true},
+    {&kr_method_moba, {.unit = 64, .budget = 192}, {.unit = 64, .budget = 640}, true},
+    {&kr_method_infllm2, {.budget = 64, .parameter = {32, 1, 64, 1}}, {.budget = 640, .parameter = {32, 1, 64, 1}}, true},
+};
+
+enum { SUBJECTS = sizeof subjects / sizeof *subjects };
+
+static kr_ops fastest(void)
+{
+    kr_ops ops = kr_ops_scalar;
+
+#define TAKE(op)                                                                                  \
+    for (int v = 0; kr_##op##_variants[v].run != NULL; v++)                                       \
+        if (kr_##op##_variants[v].variant.usable()) {                                             \
+            ops.op = kr_##op##_variants[v].run;                                                   \
+            break;                                                                                \
+        }
+    TAKE(attend_rows)
+    TAKE(row_dot)
+    TAKE(channel_dot)
+    TAKE(page_score)
+    TAKE(select_topk)
+#undef TAKE
+    return ops;
+}
+
+static size_t output_bytes(void) { return sizeof(float) * TOKENS * HEADS * D; }
+
+static void same_bits_whatever_the_order(void **state)
+{
+    (void)state;
+    kr_rng rng = test_rng("properties");
+    static const uint32_t chunks[] = {PROMPT, 1, 64, 129};
+    const kr_ops fast = fastest();
+    feed f = feed_random(&rng, &shape, TOKENS);
+    float *want = session_memory(output_bytes(), 0), *got = session_memory(output_bytes(), 0);
+
+    for (int m = 0; m < SUBJECTS; m++)
+        for (int k = 0; k < 4; k++) {
+            session *s = session_open(subjects[m].method, subjects[m].sparse, shape, TOKENS, PROMPT);
+
+            s->reverse = k % 2;
+            s->ops = k < 2 ? &kr_ops_scalar : &fast;
+            feed_run(s, &f, PROMPT, chunks[k], k == 0 ? want : got);
+            if (k > 0 && memcmp(want, got, output_bytes()) != 0)
+                fail_msg("%s: run %d differs from run 0", subjects[m].method->name, k);
+            assert_int_equal(s->nan_count, 0);
+            session_close(s);
+        }
+    free(want), free(got);
+    feed_free(&f);
+}
+
+/* Decode rows against a float64 softmax over all tokens. */
+static void covering_budget_is_dense(void **state)
+{
+    (void)state;
+    kr_rng rng = test_rng("coverage");
+    kr_attention_shape exact = shape;
+    double want[D];
+
+    exact.kv_dtype = KR_F32;
+    feed f = feed_random(&rng, &exact, TOKENS);
+    float *out = session_memory(output_bytes(), 0);
+
+    for (int m = 0; m < SUBJECTS; m++) {
+        session *s = session_open(subjects[m].method, subjects[m].covering, exact, TOKENS, PROMPT);
+
+        feed_run(s, &f, PROMPT, 100, out);
+        for (uint32_t t = PROMPT - 1; t < TOKENS; t += 13)
+            for (uint32_t h = 0; h < HEADS; h++) {
+                oracle_attend(f.query + (t * HEADS + h) * D, f.key, f.value, KV, D, D, h / 2, NULL, t + 1,
+                              (double)exact.softmax_scale, want);
+                for (uint32_t d = 0; d < D; d++)
+                    if (fabs((double)out[(t * HEADS + h) * D + d] - want[d]) > 1e-5)
+                        fail_msg("%s: token %u head %u dim %u: %.8g, dense %.8g", subjects[m].method->name, t, h, d,
+                                 (double)out[(t * HEADS + h) * D + d], want[d]);
+            }
+        session_close(s);
+    }
+    free(out);
+    feed_free(&f);
+}
+
+/* Sparse configurations really drop tokens, and every listed token exists once. */
+static void lists_are_ascending_and_sparse(void **state)
+{
+    (void)state;
+    kr_rng rng = test_rng("lists");
+    feed f = feed_random(&rng, &shape, TOKENS);
+    float *out = session_memory(output_bytes(), 0);
+
+    for (int m = 0; m < SUBJECTS; m++) {
+        session *s = session_open(subjects[m].method, subjects[m].sparse, shape, TOKENS, PROMPT);
+        const uint32_t unit = s->plan.unit_tokens;
+        uint64_t attended = 0;
+
+        feed_run(s, &f, PROMPT, PROMPT, out);
+        for (uint32_t l = 0; l < s->lists; l++)
+            for (uint32_t i = 0; i < s->selected_count[l]; i++) {
+                const uint32_t *list = s->selected + (size_t)l * s->stride;
+
+                if ((i > 0 && list[i] <= list[i - 1]) || (uint64_t)list[i] * unit >= TOKENS)
+                    fail_msg("%s: list %u position %u is %u", subjects[m].method->name, l, i, list[i]);
+                attended += unit;
+            }
+        if (attended * 10 > 9 * (uint64_t)TOKENS * s->lists)
+            fail_msg("%s attends to %llu of %u tokens", subjects[m].method->name,
+                     (unsigned long long)(attended / s->lists), TOKENS);
+        session_close(s);
+    }
+    free(out);
+    feed_free(&f);
+}
+
+/* prompt, decode, prompt, decode: the same bits for two chunkings of both prompts. */
+static void second_turn_is_deterministic(void **state)
+{
+    (void)state;
+    kr_rng rng = test_rng("turns");
+    feed f = feed_random(&rng, &shape, TOKENS);
+    float *out[2] = {session_memory(output_bytes(), 0), session_memory(output_bytes(), 0)};
+    static const uint32_t boundary[] = {200, 230, 400, TOKENS};
+
+    for (int m = 0; m < SUBJECTS; m++) {
+        for (int k = 0; k < 2; k++) {
+            session *s = session_open(subjects[m].method, subjects[m].sparse, shape, TOKENS, PROMPT);
+
+            for (uint32_t turn = 0, t = 0; turn < 4; turn++) {
+                const uint32_t most = turn % 2 ? 1 : k ? 37 : 200;
+
+                for (uint32_t n; t < boundary[turn]; t += n) {
+                    n = boundary[turn] - t < most ? boundary[turn] - t : most;
+                    session_run(s, feed_chunk(&f, s, t, n, turn % 2 == 0, out[k]));
+                }
+                if (turn % 2 == 0)
+                    session_end_prefill(s);
+            }
+            session_close(s);
+        }
+        for (size_t i = 0; i < output_bytes() / 4; i++)
+            assert_false(isnan(out[0][i]));
+        if (memcmp(out[0], out[1], output_bytes()) != 0)
+            fail_msg("%s: chunks of the second prompt matter", subjects[m].method->name);
+    }
+    free(out[0]), free(out[1]);
+    feed_free(&f);
+}
+
+static void plans_refuse_mla(void **state)
+{
+    (void)state;
+    const kr_attention_shape latent = {.heads = 4, .kv_heads = 1, .key_dim = 48, .value_dim = 32, .latent = true,
+                                       .kv_dtype = KR_BF16, .layers = 1};
+    kr_method_plan plan;
+    kr_err err;
+
+    for (int m = 0; m < SUBJECTS; m++) {
+        assert_int_equal(subjects[m].method->plan(&subjects[m].sparse, &latent, 1000, &plan, &err), KR_E_UNSUPPORTED);
+        assert_non_null(strstr(err.text, subjects[m].method->name));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_bits_whatever_the_order),   cmocka_unit_test(covering_budget_is_dense),
+        cmocka_unit_test(lists_are_ascending_and_sparse), cmocka_unit_test(second_turn_is_deterministic),
+        cmocka_unit_test(plans_refuse_mla),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
