@@ -14,17 +14,17 @@ enum {
     RUNS = 3,                /* of each timing; the shortest counts */
     PROBE_ITERATIONS = 2000, /* some 10 us at full rate */
     READ_BYTES = 64 << 20,   /* past the last-level cache of most */
-    DIM = 64, ROWS = 3, POSITIONS = 128, TILE = 16, SCORES = 4096, TOP = 64, UNITS = 256, PAGE_TOKENS = 128
+    DIM = 64, ROWS = 3, GROUP = 16, POSITIONS = 128, TILE = 16, SCORES = 4096, TOP = 64, UNITS = 256, PAGE_TOKENS = 128
 };
 
 /* Inputs of the ops, small enough for the second-level cache. */
 typedef struct {
     _Alignas(64) float scratch[96 * 1024];
-    float query[ROWS * DIM], score[SCORES], out[SCORES], small[64];
+    float query[GROUP * DIM], score[SCORES], out[SCORES], small[64];
     uint16_t key[SCORES * DIM];
     const void *tile[POSITIONS / TILE], *unit[UNITS], *row[POSITIONS];
-    const float *rows[ROWS];
-    uint32_t from[ROWS], to[ROWS], position[TOP], channel[16];
+    const float *rows[GROUP];
+    uint32_t from[GROUP], to[GROUP], position[TOP], channel[16];
 } sample;
 
 static uint64_t now(void) { return kr_now_ns(&kr_clock_system); }
@@ -35,7 +35,7 @@ static void fill(sample *s)
         s->score[i] = sinf((float)(i * i % 9973));
     for (uint32_t i = 0; i < SCORES * DIM; i++)
         s->key[i] = kr_bf16_from_f32(s->score[i % SCORES]);
-    for (uint32_t i = 0; i < ROWS * DIM; i++)
+    for (uint32_t i = 0; i < GROUP * DIM; i++)
         s->query[i] = s->score[i];
     for (uint32_t t = 0; t < POSITIONS / TILE; t++)
         s->tile[t] = s->key + t * TILE * DIM;
@@ -43,7 +43,7 @@ static void fill(sample *s)
         s->unit[u] = s->key + u * 2 * DIM;
     for (uint32_t i = 0; i < POSITIONS; i++)
         s->row[i] = s->key + i * DIM;
-    for (uint32_t r = 0; r < ROWS; r++) {
+    for (uint32_t r = 0; r < GROUP; r++) {
         s->rows[r] = s->query + r * DIM;
         s->to[r] = POSITIONS;
     }
@@ -85,9 +85,9 @@ static void call_select_topk(sample *s, kr_select_topk_fn run)
 static void call_attend_rows(sample *s, kr_attend_rows_fn run)
 {
     run(&(kr_attend_rows_args){
-        .query = s->rows, .from = s->from, .to = s->to, .key_row = s->row, .value_row = s->row, .rows = ROWS,
+        .query = s->rows, .from = s->from, .to = s->to, .key_row = s->row, .value_row = s->row, .rows = GROUP,
         .positions = POSITIONS, .key_dim = DIM, .value_dim = DIM, .type = KR_BF16, .scale = 0.125f,
-        .scratch = s->scratch, .maximum = s->small, .sum = s->small + ROWS, .accumulator = s->out,
+        .scratch = s->scratch, .maximum = s->small, .sum = s->small + GROUP, .accumulator = s->out,
     });
 }
 

@@ -7,9 +7,13 @@
 #include "method/dense.h"
 #include "method/native.h"
 #include "method/quest.h"
+#include "method/trained.h"
+#include "method/training_free.h"
 
 const kr_method *const kr_methods[] = {
-    &kr_method_dense, &kr_method_quest, &kr_method_dsa, &kr_method_msa, NULL,
+    &kr_method_dense, &kr_method_quest, &kr_method_dsa, &kr_method_msa, &kr_method_streamingllm, &kr_method_snapkv,
+    &kr_method_h2o, &kr_method_sparq, &kr_method_starc, &kr_method_retroinfer, &kr_method_magicpig, &kr_method_lserve,
+    &kr_method_moba, &kr_method_infllm2, &kr_method_seer, NULL,
 };
 
 enum { METHODS = sizeof kr_methods / sizeof kr_methods[0] };
