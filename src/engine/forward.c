@@ -145,9 +145,8 @@ static void multiply(kr_forward *f, const kr_inputs *inputs, uint32_t rows, cons
     per_part = per_part < OUTPUTS_PER_PART_MIN ? OUTPUTS_PER_PART_MIN : per_part;
     for (uint32_t i = 0; i < count; i++) {
         const kr_matrix *m = products[i].matrix;
-        const uint32_t unit = m->form == KR_FORM_INT8 ? KR_PANEL_OUTPUTS : KR_GEMM_OUTPUTS;
         job.product[i] = products[i];
-        job.units_per_part[i] = (uint32_t)kr_ceil_div(per_part, unit);
+        job.units_per_part[i] = (uint32_t)kr_ceil_div(per_part, m->unit_outputs);
         job.parts[i] = (uint32_t)kr_ceil_div(m->units, job.units_per_part[i]);
         parts += job.parts[i];
     }

@@ -213,34 +213,38 @@ static kr_status check_model(const kr_model *m, kr_err *err)
     return KR_OK;
 }
 
-/* "Q4_1 Q8_0 avx512 with 8-bit activations, F16 as F32 oneDNN 2.6.3": what multiplies which types. */
+/* "Q4_1 Q8_0 avx512 with 8-bit activations, F32 oneDNN 2.6.3": what multiplies which types. */
 static void write_path(kr_forward *f)
 {
-    const char *variant;
-    uint32_t forms[KR_W_TYPES] = {0}, length = 0;
-    static const kr_form order[] = {KR_FORM_INT8, KR_FORM_BF16, KR_FORM_F32};
+    const char *by[KR_KERNELS];
+    bool held[KR_KERNELS][KR_W_TYPES] = {{false}}, expanded = false;
+    uint32_t length = 0;
 
-    kr_quant_dot_choose(&variant);
+    kr_quant_dot_choose(&by[KR_KERNEL_QUANT]);
+    kr_half_dot_choose(&by[KR_KERNEL_HALF]);
+    by[KR_KERNEL_GEMM] = kr_gemm_library(f->gemm);
     for (uint32_t l = 0; l < f->model->layers; l++) {
         const kr_forward_layer *w = &f->layer[l];
         const kr_matrix *all[] = {&w->q, &w->k, &w->v, &w->o, &w->gate, &w->up, &w->down, &f->output};
-        for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-            forms[all[i]->type] |= all[i]->form;
+        for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+            held[all[i]->kernel][all[i]->type] = true;
+            expanded |= all[i]->kernel == KR_KERNEL_GEMM && all[i]->form == KR_FORM_F32 &&
+                        all[i]->type != KR_W_F32;
+        }
     }
-    for (uint32_t o = 0; o < 3; o++) {
+    for (uint32_t k = 0; k < KR_KERNELS; k++) {
         const uint32_t before = length;
         for (uint32_t t = 0; t < KR_W_TYPES; t++)
-            if (forms[t] & order[o])
-                length += (uint32_t)snprintf(f->path + length, sizeof f->path - length, "%s%s%s",
+            if (held[k][t])
+                length += (uint32_t)snprintf(f->path + length, sizeof f->path - length, "%s%s",
                                              length == 0        ? ""
                                              : length == before ? ", "
                                                                 : " ",
-                                             kr_weight_type_of(t)->name,
-                                             order[o] == KR_FORM_F32 && t != KR_W_F32 ? " as F32" : "");
+                                             kr_weight_type_of(t)->name);
         if (length != before)
-            length += (uint32_t)snprintf(f->path + length, sizeof f->path - length,
-                                         o == 0 ? " %s with 8-bit activations" : " %s",
-                                         o == 0 ? variant : kr_gemm_library(f->gemm));
+            length += (uint32_t)snprintf(f->path + length, sizeof f->path - length, "%s %s%s",
+                                         k == KR_KERNEL_GEMM && expanded ? " as F32" : "", by[k],
+                                         k == KR_KERNEL_QUANT ? " with 8-bit activations" : "");
     }
 }
 

@@ -7,17 +7,34 @@
 #include "base/arena.h"
 #include "base/check.h"
 
-static uint32_t unit_outputs(const kr_matrix *m, uint32_t unit)
+static uint32_t outputs_of(const kr_matrix *m, uint32_t unit)
 {
-    const uint32_t full = m->form == KR_FORM_INT8 ? KR_PANEL_OUTPUTS : KR_GEMM_OUTPUTS;
-    const uint32_t left = m->outputs - unit * full;
+    const uint32_t left = m->outputs - unit * m->unit_outputs;
 
-    return left < full ? left : full;
+    return left < m->unit_outputs ? left : m->unit_outputs;
 }
 
-static const kr_gemm_plan *unit_plan(const kr_matrix *m, uint32_t unit)
+static const kr_gemm_plan *plan_of(const kr_matrix *m, uint32_t unit)
 {
     return unit + 1 == m->units ? m->last : m->plan;
+}
+
+static void choose_kernel(kr_matrix *m, const kr_gemm *gemm, bool as_f32)
+{
+    m->kernel = KR_KERNEL_GEMM;
+    m->form = KR_FORM_F32;
+    m->unit_outputs = KR_GEMM_OUTPUTS;
+    if (!as_f32 && kr_weight_is_quantised(m->type)) {
+        m->kernel = KR_KERNEL_QUANT;
+        m->form = KR_FORM_INT8;
+        m->unit_outputs = KR_PANEL_OUTPUTS;
+    } else if (!as_f32 && m->type == KR_W_BF16 && kr_gemm_has_bf16(gemm)) {
+        m->form = KR_FORM_BF16;
+    } else if (!as_f32 && m->type != KR_W_F32) {
+        m->kernel = KR_KERNEL_HALF;
+        m->unit_outputs = KR_HALF_OUTPUTS;
+    }
+    m->units = (uint32_t)kr_ceil_div(m->outputs, m->unit_outputs);
 }
 
 kr_status kr_matrix_plan(kr_matrix *matrix, kr_gemm *gemm, const kr_tensor *tensor, bool as_f32, kr_err *err)
@@ -26,38 +43,33 @@ kr_status kr_matrix_plan(kr_matrix *matrix, kr_gemm *gemm, const kr_tensor *tens
         .type = tensor->type, .columns = (uint32_t)tensor->columns, .outputs = (uint32_t)tensor->rows};
 
     KR_CHECK(tensor->rows > 0 && tensor->rows <= UINT32_MAX && tensor->columns <= UINT32_MAX);
-    if (kr_weight_is_quantised(tensor->type) && !as_f32) {
-        m.form = KR_FORM_INT8;
-        m.units = (uint32_t)kr_ceil_div(m.outputs, KR_PANEL_OUTPUTS);
-        m.unit_bytes = kr_panel_bytes(m.type, m.columns);
-        *matrix = m;
-        return KR_OK;
+    choose_kernel(&m, gemm, as_f32);
+    if (m.kernel == KR_KERNEL_GEMM) {
+        const kr_dtype type = m.form == KR_FORM_BF16 ? KR_BF16 : KR_F32;
+        kr_status s = kr_gemm_plan_for(gemm, type, m.columns, outputs_of(&m, 0), &m.plan, err);
+        if (s == KR_OK)
+            s = kr_gemm_plan_for(gemm, type, m.columns, outputs_of(&m, m.units - 1), &m.last, err);
+        if (s != KR_OK)
+            return s;
+        m.unit_bytes = kr_gemm_plan_bytes(m.plan);
+    } else {
+        m.unit_bytes = m.kernel == KR_KERNEL_QUANT ? kr_panel_bytes(m.type, m.columns)
+                                                   : kr_half_panel_bytes(m.columns);
     }
-    const bool bf16 = tensor->type == KR_W_BF16 && !as_f32 && kr_gemm_has_bf16(gemm);
-    m.form = bf16 ? KR_FORM_BF16 : KR_FORM_F32;
-    m.units = (uint32_t)kr_ceil_div(m.outputs, KR_GEMM_OUTPUTS);
-    const uint32_t full = m.units > 1 ? KR_GEMM_OUTPUTS : m.outputs;
-    const kr_dtype type = bf16 ? KR_BF16 : KR_F32;
-    kr_status s = kr_gemm_plan_for(gemm, type, m.columns, full, &m.plan, err);
-    if (s == KR_OK)
-        s = kr_gemm_plan_for(gemm, type, m.columns, unit_outputs(&m, m.units - 1), &m.last, err);
-    if (s != KR_OK)
-        return s;
-    m.unit_bytes = kr_gemm_plan_bytes(m.plan);
     *matrix = m;
     return KR_OK;
 }
 
 uint64_t kr_matrix_packed_bytes(const kr_matrix *m)
 {
-    if (m->form == KR_FORM_INT8)
+    if (m->kernel != KR_KERNEL_GEMM)
         return m->units * m->unit_bytes;
     return (m->units - 1) * m->unit_bytes + kr_gemm_plan_bytes(m->last);
 }
 
 uint64_t kr_matrix_chunk_bytes(const kr_matrix *m)
 {
-    return m->form == KR_FORM_INT8 ? 0 : m->units * sizeof *m->chunk;
+    return m->kernel == KR_KERNEL_GEMM ? m->units * sizeof *m->chunk : 0;
 }
 
 typedef struct {
@@ -69,20 +81,19 @@ typedef struct {
     kr_err *err;        /* [threads] */
 } pack_job;
 
-static void pack_chunk(pack_job *job, uint32_t unit, uint32_t worker)
+static void pack_chunk(pack_job *job, uint32_t unit, const uint8_t *rows, uint32_t worker)
 {
     kr_matrix *m = job->matrix;
-    const uint64_t row_bytes = kr_weight_row_bytes(m->type, m->columns);
-    const uint8_t *rows = job->tensor->data + (uint64_t)unit * KR_GEMM_OUTPUTS * row_bytes;
     const void *from = rows;
 
     if (job->staging != NULL) {
+        const uint64_t row_bytes = kr_weight_row_bytes(m->type, m->columns);
         float *expanded = job->staging + (uint64_t)worker * KR_GEMM_OUTPUTS * m->columns;
-        for (uint32_t o = 0; o < unit_outputs(m, unit); o++)
+        for (uint32_t o = 0; o < outputs_of(m, unit); o++)
             kr_dequantise(m->type, rows + o * row_bytes, expanded + (uint64_t)o * m->columns, m->columns);
         from = expanded;
     }
-    const kr_status s = kr_gemm_pack(job->gemm, unit_plan(m, unit), worker, from,
+    const kr_status s = kr_gemm_pack(job->gemm, plan_of(m, unit), worker, from,
                                      m->packed + unit * m->unit_bytes, &m->chunk[unit], &job->err[worker]);
     if (s != KR_OK)
         atomic_store(&job->status, s);
@@ -92,14 +103,16 @@ static void pack_unit(void *context, uint32_t unit, uint32_t worker)
 {
     pack_job *job = context;
     kr_matrix *m = job->matrix;
-
-    if (m->form != KR_FORM_INT8) {
-        pack_chunk(job, unit, worker);
-        return;
-    }
     const uint64_t row_bytes = kr_weight_row_bytes(m->type, m->columns);
-    kr_panel_pack(m->type, job->tensor->data + (uint64_t)unit * KR_PANEL_OUTPUTS * row_bytes, row_bytes,
-                  unit_outputs(m, unit), m->columns, m->packed + unit * m->unit_bytes);
+    const uint8_t *rows = job->tensor->data + (uint64_t)unit * m->unit_outputs * row_bytes;
+    uint8_t *packed = m->packed + unit * m->unit_bytes;
+
+    if (m->kernel == KR_KERNEL_GEMM)
+        pack_chunk(job, unit, rows, worker);
+    else if (m->kernel == KR_KERNEL_HALF)
+        kr_half_pack(rows, outputs_of(m, unit), m->columns, (uint16_t *)(void *)packed);
+    else
+        kr_panel_pack(m->type, rows, row_bytes, outputs_of(m, unit), m->columns, packed);
 }
 
 /* A hint: whole pages of the map that only this tensor lies in; another read brings them back. */
@@ -117,7 +130,8 @@ kr_status kr_matrix_pack(kr_matrix *matrix, kr_gemm *gemm, kr_team *team, const 
                          kr_err *err)
 {
     const uint32_t threads = kr_team_threads(team);
-    const bool expand = matrix->form == KR_FORM_F32 && matrix->type != KR_W_F32;
+    const bool expand = matrix->kernel == KR_KERNEL_GEMM && matrix->form == KR_FORM_F32 &&
+                        matrix->type != KR_W_F32;
     pack_job job = {.matrix = matrix, .gemm = gemm, .tensor = tensor, .status = KR_OK};
     kr_status s = KR_OK;
 
@@ -155,25 +169,36 @@ void kr_matrix_multiply(const kr_matrix *m, kr_gemm *gemm, uint32_t worker, uint
                         const kr_inputs *inputs, uint32_t rows, float *out, uint64_t out_stride)
 {
     KR_CHECK(inputs->columns == m->columns && first + count <= m->units);
-    if (m->form == KR_FORM_INT8) {
-        const kr_quant_dot_args args = {
-            .type = m->type,
-            .panels = m->packed,
-            .columns = m->columns,
-            .outputs = m->outputs,
-            .first_panel = first,
-            .panels_count = count,
-            .q = inputs->q,
-            .meta = inputs->meta,
-            .rows = rows,
-            .out = out,
-            .out_stride = out_stride,
-        };
-        kr_quant_dot_choose(NULL)(&args);
-        return;
+    switch (m->kernel) {
+    case KR_KERNEL_QUANT:
+        kr_quant_dot_choose(NULL)(&(kr_quant_dot_args){.type = m->type,
+                                                       .panels = m->packed,
+                                                       .columns = m->columns,
+                                                       .outputs = m->outputs,
+                                                       .first_panel = first,
+                                                       .panels_count = count,
+                                                       .q = inputs->q,
+                                                       .meta = inputs->meta,
+                                                       .rows = rows,
+                                                       .out = out,
+                                                       .out_stride = out_stride});
+        break;
+    case KR_KERNEL_HALF:
+        kr_half_dot_choose(NULL)(&(kr_half_dot_args){.type = m->type == KR_W_F16 ? KR_F16 : KR_BF16,
+                                                     .panels = (const uint16_t *)(const void *)m->packed,
+                                                     .columns = m->columns,
+                                                     .outputs = m->outputs,
+                                                     .first_panel = first,
+                                                     .panels_count = count,
+                                                     .x = inputs->f32,
+                                                     .rows = rows,
+                                                     .out = out,
+                                                     .out_stride = out_stride});
+        break;
+    default:
+        for (uint32_t unit = first; unit < first + count; unit++)
+            kr_gemm_run(gemm, plan_of(m, unit), m->chunk[unit], worker,
+                        m->form == KR_FORM_BF16 ? (const void *)inputs->bf16 : (const void *)inputs->f32,
+                        rows, out + (uint64_t)unit * KR_GEMM_OUTPUTS, out_stride);
     }
-    const void *x = m->form == KR_FORM_BF16 ? (const void *)inputs->bf16 : (const void *)inputs->f32;
-    for (uint32_t unit = first; unit < first + count; unit++)
-        kr_gemm_run(gemm, unit_plan(m, unit), m->chunk[unit], worker, x, rows,
-                    out + (uint64_t)unit * KR_GEMM_OUTPUTS, out_stride);
 }

@@ -2,8 +2,9 @@
  * that workers take in any order.
  *
  *   quantised (Q*)   panels of 16 outputs for ops/quant_dot; stays as small as in the file
- *   F32, BF16        chunks of 64 outputs for oneDNN
- *   F16              chunks of 64 as F32: exact, twice the file's bytes (oneDNN 2.6 has no F16)
+ *   F16              panels of 64 outputs for ops/half_dot (oneDNN 2.6 has no F16): F32 activations
+ *   F32, BF16        chunks of 64 outputs for oneDNN; BF16 where it has kernels for it, with BF16
+ *                    activations, and like F16 where it has not
  *
  * Every unit's result for a row depends on that row and the weights alone. */
 #ifndef KR_ENGINE_WEIGHTS_H
@@ -12,21 +13,27 @@
 #include "base/team.h"
 #include "engine/gemm_dnnl.h"
 #include "files/model_file.h"
+#include "ops/half_dot.h"
 #include "ops/quant_dot.h"
 #include "ops/row_ops.h"
 
 /* The form in which a matrix wants its input rows. */
 typedef enum { KR_FORM_F32 = 1, KR_FORM_BF16 = 2, KR_FORM_INT8 = 4 } kr_form;
 
+/* Who multiplies. */
+typedef enum { KR_KERNEL_QUANT, KR_KERNEL_HALF, KR_KERNEL_GEMM, KR_KERNELS } kr_kernel;
+
 typedef struct {
     kr_weight_type type; /* as stored in the file */
+    kr_kernel kernel;
     kr_form form;
     uint32_t columns, outputs;
-    uint32_t units;                  /* panels, or chunks of KR_GEMM_OUTPUTS */
+    uint32_t unit_outputs;           /* of every unit but the last, which may have fewer */
+    uint32_t units;                  /* panels or chunks */
     uint64_t unit_bytes;             /* packed; the last chunk may take less */
     uint8_t *packed;                 /* [units], the owner's arena */
-    const kr_gemm_plan *plan, *last; /* of whole chunks and of the last one */
-    kr_gemm_weights **chunk;         /* [units], the owner's arena; NULL for panels */
+    const kr_gemm_plan *plan, *last; /* KR_KERNEL_GEMM: of whole chunks and of the last one */
+    kr_gemm_weights **chunk;         /* KR_KERNEL_GEMM: [units], the owner's arena; else NULL */
 } kr_matrix;
 
 /* Input rows in the forms that were asked for; shared by the matrices of one op. */
