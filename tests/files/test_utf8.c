@@ -1,9 +1,9 @@
 /* UTF-8: every scalar value round-trips; everything else is refused at the right byte. */
-#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <cmocka.h>
 
 #include "files/utf8.h"
 
