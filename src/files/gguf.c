@@ -1,7 +1,6 @@
 /* Reading the container: one pass over the file with a cursor that knows what is left. */
 #include "files/gguf.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/arena.h"
@@ -233,23 +232,13 @@ static kr_status take_tensor(cursor *c, uint32_t alignment, kr_bytes *name, kr_t
     return KR_OK;
 }
 
-/* Order by place, then by size, so that neighbours in the order show any overlap. */
-static int by_place(const void *a, const void *b)
+/* No two of the tensors added since `first` share a byte. */
+static kr_status check_overlap(const kr_gguf *g, const kr_tensor_table *table, uint32_t first, kr_err *err)
 {
-    const kr_tensor_entry *const *x = a, *const *y = b;
-    return ((*x)->data > (*y)->data) - ((*x)->data < (*y)->data);
-}
+    const uint32_t count = table->count - first;
+    const kr_tensor_entry **order = NULL;
+    kr_status status = kr_tensor_table_by_place(table, first, &order, g->path, err);
 
-static kr_status check_overlap(const kr_gguf *g, kr_tensor_entry *entries, uint32_t count, kr_err *err)
-{
-    const kr_tensor_entry **order = kr_alloc((count + 1) * sizeof(*order));
-    kr_status status = KR_OK;
-
-    if (!order)
-        return kr_fail(err, KR_E_MEMORY, "%s: no memory to order %u tensors", g->path, count);
-    for (uint32_t i = 0; i < count; i++)
-        order[i] = &entries[i];
-    qsort(order, count, sizeof *order, by_place);
     for (uint32_t i = 1; i < count && status == KR_OK; i++)
         if (order[i - 1]->data + order[i - 1]->bytes > order[i]->data)
             status = kr_fail(err, KR_E_FORMAT, "%s: tensors %s and %s overlap", g->path, order[i - 1]->name,
@@ -277,7 +266,7 @@ static kr_status place_tensors(const kr_gguf *g, const cursor *c, kr_tensor_tabl
                            (unsigned long long)offset[i - first], (unsigned long long)g->map.bytes);
         e->data = g->map.data + begin;
     }
-    return check_overlap(g, table->entries + first, table->count - first, err);
+    return check_overlap(g, table, first, err);
 }
 
 static kr_status take_tensors(cursor *c, kr_gguf *g, uint64_t count, uint32_t part, kr_tensor_table *table,

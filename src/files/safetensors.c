@@ -2,7 +2,6 @@
 #include "files/safetensors.h"
 
 #include <jansson.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/arena.h"
@@ -114,25 +113,14 @@ static kr_status read_tensor(const section *s, const char *name, const json_t *t
     return status == KR_OK ? kr_tensor_table_add(table, kr_bytes_of(name), &e, s->path, err) : status;
 }
 
-static int by_place(const void *a, const void *b)
-{
-    const kr_tensor_entry *const *x = a, *const *y = b;
-    return ((*x)->data > (*y)->data) - ((*x)->data < (*y)->data);
-}
-
 /* The tensors added since `first`, in the order of their place, cover the data exactly. */
 static kr_status check_cover(const section *s, const kr_tensor_table *table, uint32_t first, kr_err *err)
 {
     const uint32_t count = table->count - first;
-    const kr_tensor_entry **order = kr_alloc((count + 1) * sizeof *order);
+    const kr_tensor_entry **order = NULL;
     const uint8_t *at = s->data;
-    kr_status status = KR_OK;
+    kr_status status = kr_tensor_table_by_place(table, first, &order, s->path, err);
 
-    if (!order)
-        return kr_fail(err, KR_E_MEMORY, "%s: no memory to order %u tensors", s->path, count);
-    for (uint32_t i = 0; i < count; i++)
-        order[i] = &table->entries[first + i];
-    qsort(order, count, sizeof *order, by_place);
     for (uint32_t i = 0; i < count && status == KR_OK; i++) {
         if (order[i]->data != at)
             status = kr_fail(err, KR_E_FORMAT, "%s: tensor %s %s", s->path, order[i]->name,

@@ -2,6 +2,7 @@
 #include "files/tensor_table.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/arena.h"
@@ -53,6 +54,27 @@ kr_status kr_tensor_table_seal(kr_tensor_table *table, const char *path, kr_err 
                            table->entries[before].part + 1, table->entries[i].part + 1);
     }
     return status;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const kr_tensor_entry *const *x = a, *const *y = b;
+    return ((*x)->data > (*y)->data) - ((*x)->data < (*y)->data);
+}
+
+kr_status kr_tensor_table_by_place(const kr_tensor_table *table, uint32_t first,
+                                   const kr_tensor_entry ***order, const char *path, kr_err *err)
+{
+    const uint32_t count = table->count - first;
+    const kr_tensor_entry **sorted = kr_alloc((count + 1) * sizeof *sorted);
+
+    if (!sorted)
+        return kr_fail(err, KR_E_MEMORY, "%s: no memory to order %u tensors", path, count);
+    for (uint32_t i = 0; i < count; i++)
+        sorted[i] = &table->entries[first + i];
+    qsort(sorted, count, sizeof *sorted, by_place);
+    *order = sorted;
+    return KR_OK;
 }
 
 const kr_tensor_entry *kr_tensor_table_find(const kr_tensor_table *table, const char *name)
