@@ -83,6 +83,11 @@ static void choose_threads(kr_run *run, uint32_t *device_threads, bool *driven)
     run->config.threads = o->threads != 0 ? o->threads : compute;
 }
 
+static kr_sampling sampling_of(const kr_run_options *o)
+{
+    return (kr_sampling){(float)o->temperature, (float)o->top_p, o->seed};
+}
+
 static kr_status choose_config(kr_run *run, kr_err *err)
 {
     const kr_run_options *o = run->options;
@@ -102,7 +107,10 @@ static kr_status choose_config(kr_run *run, kr_err *err)
         return kr_fail(err, KR_E_ARG, "--kv-dtype %s is none of bf16, f16, f32", o->kv_dtype);
     if (!kr_placement_parse(o->placement, &c->placement))
         return kr_fail(err, KR_E_ARG, "--placement %s is none of all-on-node, indices-only", o->placement);
-    kr_status status = kr_run_methods(o, kr_model_file_model(run->file)->layers, run->method, err);
+    const kr_sampling sampling = sampling_of(o);
+    kr_status status = kr_sampling_check(&sampling, err);
+    if (status == KR_OK)
+        status = kr_run_methods(o, kr_model_file_model(run->file)->layers, run->method, err);
     if (status == KR_OK)
         status = choose_context(run, err);
     c->sessions_max = run->prompts.count != 0 ? run->prompts.count : 1;
@@ -164,7 +172,7 @@ static kr_status start_nodes(kr_run *run, const kr_engine_needs *needs, kr_err *
 static kr_status open_sessions(kr_run *run, kr_err *err)
 {
     const kr_run_options *o = run->options;
-    const kr_sampling sampling = {(float)o->temperature, (float)o->top_p, o->seed};
+    const kr_sampling sampling = sampling_of(o);
     if (o->restore != NULL) {
         kr_status status = kr_session_restore(run->engine, o->restore, 0, &sampling, &run->session[0], err);
         if (status != KR_OK || run->prompts.count == 0)

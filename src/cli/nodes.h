@@ -1,4 +1,4 @@
-/* Memory nodes that a command reaches over UCX, and the keys that open them. */
+/* Memory nodes that a command reaches over UCX. */
 #ifndef KR_CLI_NODES_H
 #define KR_CLI_NODES_H
 
@@ -9,9 +9,5 @@
  * key_file: file with the pre-shared key, or NULL. */
 kr_status kr_cli_connect(const char *address, kr_ucx_transport transport, const char *key_file,
                          uint64_t timeout_ns, kr_engine_node *node, kr_err *err);
-
-/* The bytes of a key file without a final newline. */
-enum { KR_CLI_KEY_BYTES_MAX = 4096 };
-kr_status kr_cli_read_key(const char *path, uint8_t key[KR_CLI_KEY_BYTES_MAX], size_t *bytes, kr_err *err);
 
 #endif

@@ -84,17 +84,6 @@ void kr_run_show_prefill(void *context, uint64_t done, uint64_t all)
 static double share(uint64_t part, uint64_t whole) { return whole == 0 ? 0 : (double)part / (double)whole; }
 static double rate(uint64_t tokens, uint64_t ns) { return ns == 0 ? 0 : (double)tokens * 1e9 / (double)ns; }
 
-/* Time in steps during which the compute side and the busiest device both worked, at least: both
- * ran inside the steps, so what exceeds the steps' time was spent at once. */
-static uint64_t overlap_ns(const kr_engine_stats *s)
-{
-    uint64_t compute = 0;
-    for (uint32_t kind = 0; kind < KR_OP_KINDS; kind++)
-        compute += s->op_ns[kind];
-    const uint64_t both = compute + s->device_busy_ns;
-    return both > s->step_ns ? both - s->step_ns : 0;
-}
-
 /* Runs of layers with one method: "quest 2-29, dense 0-1". */
 static void describe_methods(const kr_run *run, char *out, size_t bytes)
 {
@@ -129,7 +118,11 @@ static void print_times(const kr_engine_stats *s)
             fprintf(stderr, " %s %.1f%%", kr_stage_name((kr_stage_kind)stage),
                     100 * share(s->stage_ns[stage], s->step_ns));
     fprintf(stderr, "; busiest %.1f%%, both sides at work >= %.1f%%\n",
-            100 * share(s->device_busy_ns, s->step_ns), 100 * share(overlap_ns(s), s->step_ns));
+            100 * share(s->device_busy_ns, s->step_ns), 100 * share(kr_engine_both_ns(s), s->step_ns));
+    fprintf(stderr, "KV and index: %.1f MB on memory nodes (%.0f%%), %.1f MB beside the weights\n",
+            (double)s->node_kv_bytes / 1e6,
+            100 * share(s->node_kv_bytes, s->node_kv_bytes + s->gather_kv_bytes),
+            (double)s->gather_kv_bytes / 1e6);
     fprintf(stderr, "link: %.1f MB out, %.1f MB back, %" PRIu64 " messages\n", (double)s->bytes_sent / 1e6,
             (double)s->bytes_received / 1e6, s->messages_sent);
 }
@@ -239,7 +232,8 @@ static json_t *stages_json(const kr_engine_stats *s)
                                 json_real((double)s->stage_ns[stage] / 1e9));
     return json_pack("{s:f,s:f,s:o,s:o,s:f,s:f}", "steps_s", (double)s->step_ns / 1e9, "waiting_s",
                      (double)s->wait_ns / 1e9, "compute_s", compute, "device_s", device, "busiest_device_s",
-                     (double)s->device_busy_ns / 1e9, "both_at_work_share", share(overlap_ns(s), s->step_ns));
+                     (double)s->device_busy_ns / 1e9, "both_at_work_share",
+                     share(kr_engine_both_ns(s), s->step_ns));
 }
 
 int kr_run_print_json(kr_run *run)
@@ -251,10 +245,12 @@ int kr_run_print_json(kr_run *run)
         (double)t->prefill_ns / 1e9, "prompt_tokens_per_s", rate(t->prompt_tokens, t->prefill_ns),
         "decode_tokens", (json_int_t)t->decode_tokens, "decode_steps", (json_int_t)t->decode_steps,
         "decode_s", (double)t->decode_ns / 1e9, "decode_tokens_per_s", rate(t->decode_tokens, t->decode_ns));
-    json_t *bytes = json_pack("{s:I,s:I,s:I}", "sent", (json_int_t)stats.bytes_sent, "received",
-                              (json_int_t)stats.bytes_received, "messages", (json_int_t)stats.messages_sent);
+    json_t *bytes = json_pack("{s:I,s:I,s:I,s:I,s:I}", "kv_on_nodes", (json_int_t)stats.node_kv_bytes,
+                              "kv_beside_weights", (json_int_t)stats.gather_kv_bytes, "link_sent",
+                              (json_int_t)stats.bytes_sent, "link_received", (json_int_t)stats.bytes_received,
+                              "link_messages", (json_int_t)stats.messages_sent);
     return kr_cli_print_json(json_pack("{s:s,s:o,s:o,s:o,s:o,s:o}", "model",
                                        kr_engine_model(run->engine)->name, "sessions", sessions_json(run),
-                                       "timings", timings, "path", path_json(run), "link_bytes", bytes,
-                                       "stages", stages_json(&stats)));
+                                       "timings", timings, "path", path_json(run), "bytes", bytes, "stages",
+                                       stages_json(&stats)));
 }

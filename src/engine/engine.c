@@ -326,7 +326,11 @@ static kr_status connect_peers(kr_engine *engine, kr_err *err)
         if (status == KR_OK)
             status = configure(engine, &engine->peer[i], err);
         if (status == KR_OK)
+            status = kr_peer_ask_stats(&engine->peer[i], err);
+        if (status == KR_OK) {
+            kr_peer_mark(&engine->peer[i]);
             engine->peers++;
+        }
     }
     if (status == KR_OK && c->gather_node != NULL)
         engine->gather = &engine->peer[c->node_count];
@@ -401,24 +405,42 @@ const struct kr_tokenizer *kr_engine_tokenizer(const kr_engine *engine)
 
 const char *kr_engine_path(const kr_engine *engine) { return kr_forward_path(engine->forward); }
 
+static void add_device(const kr_engine *engine, const kr_peer *peer, uint32_t d, kr_engine_stats *stats)
+{
+    const kr_msg_device_stats *device = &peer->device[d];
+    const uint64_t busy = device->busy_ns - peer->busy_before_ns[d];
+    uint64_t *bytes = peer == engine->gather ? &stats->gather_kv_bytes : &stats->node_kv_bytes;
+    if (busy > stats->device_busy_ns)
+        stats->device_busy_ns = busy;
+    for (uint32_t s = 0; s < KR_STAGES; s++)
+        stats->stage_ns[s] += device->stage_ns[s] - peer->stage_before_ns[d][s];
+    for (uint32_t g = 0; g < 2; g++)
+        *bytes += device->pages_used[g] * device->page_bytes[g];
+}
+
 kr_status kr_engine_ask_stats(kr_engine *engine, kr_err *err)
 {
-    uint64_t busiest = 0, stage[KR_STAGES] = {0};
+    kr_engine_stats stats = engine->stats;
+    stats.device_busy_ns = stats.node_kv_bytes = stats.gather_kv_bytes = 0;
+    memset(stats.stage_ns, 0, sizeof stats.stage_ns);
     for (uint32_t i = 0; i < engine->peers; i++) {
-        const kr_peer *peer = &engine->peer[i];
         kr_status status = kr_peer_ask_stats(&engine->peer[i], err);
         if (status != KR_OK)
             return status;
-        for (uint32_t d = 0; d < peer->node.welcome.devices; d++) {
-            if (peer->device[d].busy_ns > busiest)
-                busiest = peer->device[d].busy_ns;
-            for (uint32_t s = 0; s < KR_STAGES; s++)
-                stage[s] += peer->device[d].stage_ns[s];
-        }
+        for (uint32_t d = 0; d < engine->peer[i].node.welcome.devices; d++)
+            add_device(engine, &engine->peer[i], d, &stats);
     }
-    engine->stats.device_busy_ns = busiest;
-    memcpy(engine->stats.stage_ns, stage, sizeof stage);
+    engine->stats = stats;
     return KR_OK;
+}
+
+uint64_t kr_engine_both_ns(const kr_engine_stats *stats)
+{
+    uint64_t both = stats->device_busy_ns;
+    for (uint32_t kind = 0; kind < KR_OP_KINDS; kind++)
+        if (kind != KR_OP_SEND_QKV && kind != KR_OP_SEND_INDEX)
+            both += stats->op_ns[kind];
+    return both > stats->step_ns ? both - stats->step_ns : 0;
 }
 
 kr_engine_stats kr_engine_get_stats(const kr_engine *engine)

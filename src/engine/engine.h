@@ -155,19 +155,23 @@ uint32_t kr_session_micro_batch(const kr_session *session);
 
 /* ---- what happened ---- */
 
-/* Sums since the engine was made. Device times are the nodes' own. */
+/* Sums since the engine was made. Device times are the nodes' own, other clients' work included. */
 typedef struct {
     uint64_t steps, rows;
-    uint64_t step_ns;             /* inside kr_engine_step */
-    uint64_t op_ns[KR_OP_KINDS];  /* compute ops and sends */
-    uint64_t wait_ns;             /* for memory nodes */
-    uint64_t device_busy_ns;      /* busiest device; needs kr_engine_ask_stats */
-    uint64_t stage_ns[KR_STAGES]; /* summed over devices; needs kr_engine_ask_stats */
+    uint64_t step_ns;                        /* inside kr_engine_step */
+    uint64_t op_ns[KR_OP_KINDS];             /* compute ops and sends */
+    uint64_t wait_ns;                        /* for memory nodes */
+    uint64_t device_busy_ns;                 /* busiest device; needs kr_engine_ask_stats */
+    uint64_t stage_ns[KR_STAGES];            /* summed over devices; needs kr_engine_ask_stats */
+    uint64_t node_kv_bytes, gather_kv_bytes; /* pages in use, index included; kr_engine_ask_stats */
     uint64_t bytes_sent, bytes_received, messages_sent;
 } kr_engine_stats;
 
 kr_status kr_engine_ask_stats(kr_engine *engine, kr_err *err);
 kr_engine_stats kr_engine_get_stats(const kr_engine *engine);
+/* Time in steps during which the compute side and the busiest device both worked, at least: both ran
+ * inside the steps, so what their sum exceeds the steps' time by was spent at once. */
+uint64_t kr_engine_both_ns(const kr_engine_stats *stats);
 /* Peers for reports; nodes first, then the gather node if any. */
 uint32_t kr_engine_peers(const kr_engine *engine);
 const kr_peer *kr_engine_peer(const kr_engine *engine, uint32_t i);

@@ -176,3 +176,11 @@ kr_status kr_peer_ask_stats(kr_peer *peer, kr_err *err)
     peer->stats = stats;
     return KR_OK;
 }
+
+void kr_peer_mark(kr_peer *peer)
+{
+    for (uint32_t d = 0; d < peer->node.welcome.devices; d++) {
+        peer->busy_before_ns[d] = peer->device[d].busy_ns;
+        memcpy(peer->stage_before_ns[d], peer->device[d].stage_ns, sizeof peer->stage_before_ns[d]);
+    }
+}

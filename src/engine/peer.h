@@ -23,6 +23,8 @@ typedef struct {
     void *drive_context;
 } kr_engine_node;
 
+enum { KR_PEER_STAGES = sizeof((kr_msg_device_stats *)0)->stage_ns / sizeof(uint64_t) };
+
 typedef struct {
     kr_engine_node node;
     const kr_clock *clock;
@@ -31,6 +33,8 @@ typedef struct {
     kr_err down;         /* down.status != KR_OK: lost, with the cause */
     kr_msg_stats stats;  /* last STATS reply */
     kr_msg_device_stats device[KR_MSG_DEVICES_MAX];
+    /* Of each device when the engine came: what the node did before is not the engine's. */
+    uint64_t busy_before_ns[KR_MSG_DEVICES_MAX], stage_before_ns[KR_MSG_DEVICES_MAX][KR_PEER_STAGES];
 } kr_peer;
 
 /* KR_E_LIMIT when the node has no device or more than KR_MSG_DEVICES_MAX. */
@@ -57,5 +61,7 @@ kr_status kr_peer_call(kr_peer *peer, kr_msg_kind kind, uint32_t device, const k
                        uint32_t count, kr_msg_kind expect, kr_message *reply, kr_err *err);
 /* Refreshes stats and device[]. */
 kr_status kr_peer_ask_stats(kr_peer *peer, kr_err *err);
+/* Takes the last statistics as what was before. */
+void kr_peer_mark(kr_peer *peer);
 
 #endif

@@ -176,6 +176,10 @@ static void fake_session(fake_node *n, const kr_message *m)
 /* Handles one message; false: the conversation is over. */
 static bool fake_step(fake_node *n, uint64_t deadline_ns)
 {
+    static const struct {
+        kr_msg_stats node;
+        kr_msg_device_stats device;
+    } nothing = {.node = {.devices = 1}};
     kr_message m;
     if (n->server->receive(n->server, &m, deadline_ns, NULL) != KR_OK)
         return false;
@@ -186,6 +190,9 @@ static bool fake_step(fake_node *n, uint64_t deadline_ns)
         break;
     case KR_MSG_OPEN:
         fake_open(n, &m);
+        break;
+    case KR_MSG_STATS:
+        fake_send(n, &m.header, KR_MSG_STATS, &nothing, sizeof nothing);
         break;
     case KR_MSG_ATTEND:
         fake_attend(n, &m);
