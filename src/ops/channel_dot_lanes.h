@@ -1,61 +1,82 @@
 /* Body of the vector variants of channel_dot: lane = token. Included once per ISA after its lanes
  * header, with KR_CHANNEL_DOT_NAME the function to define. */
+#include <math.h>
+
 #include "base/check.h"
-#include "base/num.h"
 #include "ops/channel_dot.h"
+#include "ops/lanes_load.h"
 #include "ops/variants.h"
 
-enum { QUERIES = 8 }; /* sums held at once; the keys of a token group come from cache for the next 8 */
+enum { QUERIES = KR_LANES == 16 ? 8 : 4, VECTORS = 2 };
 
-static inline kr_lanes load_lanes(kr_dtype type, const uint8_t *at)
+/* Tokens [t, t + vectors * KR_LANES) of n queries. n, vectors and type are constants at every call. */
+KR_INLINE void dot_block(const kr_channel_dot_args *a, uint32_t first, uint32_t t, const uint32_t n,
+                         const uint32_t vectors, const kr_dtype type)
 {
-    if (type == KR_BF16)
-        return lanes_from_bf16((const uint16_t *)at);
-    if (type == KR_F16)
-        return lanes_from_f16((const uint16_t *)at);
-    return lanes_load((const float *)at);
+    const float *query = a->query + (size_t)first * a->channels;
+    kr_lanes sum[QUERIES][VECTORS];
+
+    KR_UNROLL for (uint32_t q = 0; q < n; q++)
+        KR_UNROLL for (uint32_t v = 0; v < vectors; v++)
+            sum[q][v] = lanes_set(0.0f);
+    for (uint32_t j = 0; j < a->channels; j++) {
+        const size_t at = a->channel[j] * a->key_stride + t;
+        kr_lanes x[VECTORS];
+
+        KR_UNROLL for (uint32_t v = 0; v < vectors; v++)
+            x[v] = lanes_load_as(type, a->key, at + v * KR_LANES);
+        KR_UNROLL for (uint32_t q = 0; q < n; q++) {
+            const kr_lanes y = lanes_set(query[(size_t)q * a->channels + j]);
+
+            KR_UNROLL for (uint32_t v = 0; v < vectors; v++)
+                sum[q][v] = lanes_fma(y, x[v], sum[q][v]);
+        }
+    }
+    KR_UNROLL for (uint32_t q = 0; q < n; q++)
+        KR_UNROLL for (uint32_t v = 0; v < vectors; v++)
+            lanes_store(a->score + (first + q) * a->score_stride + t + v * KR_LANES, sum[q][v]);
 }
 
-/* Tokens [t, t + KR_LANES) of up to 8 queries; key(j) gives the vector of channel number j. */
-static void score_group(const kr_channel_dot_args *a, uint32_t first, uint32_t n, uint32_t t)
+static void dot_one(const kr_channel_dot_args *a, uint32_t q, uint32_t t)
 {
-    const uint32_t bytes = kr_dtype_bytes(a->type), left = a->tokens - t;
-    kr_lanes sum[QUERIES];
+    float sum = 0.0f;
 
-    for (uint32_t q = 0; q < n; q++)
-        sum[q] = lanes_set(0.0f);
-    for (uint32_t j = 0; j < a->channels; j++) {
-        const uint8_t *at = (const uint8_t *)a->key + (a->channel[j] * a->key_stride + t) * bytes;
-        float tail[KR_LANES] = {0};
-        kr_lanes x;
+    for (uint32_t j = 0; j < a->channels; j++)
+        sum = fmaf(a->query[(size_t)q * a->channels + j],
+                   lanes_load_one(a->type, a->key, a->channel[j] * a->key_stride + t), sum);
+    a->score[q * a->score_stride + t] = sum;
+}
 
-        if (left >= KR_LANES) {
-            x = load_lanes(a->type, at);
-        } else {
-            kr_to_f32(a->type, at, tail, left);
-            x = lanes_load(tail);
-        }
+KR_INLINE void dot_queries(const kr_channel_dot_args *a, uint32_t first, const uint32_t n, const kr_dtype type)
+{
+    uint32_t t = 0;
+
+    for (; t + VECTORS * KR_LANES <= a->tokens; t += VECTORS * KR_LANES)
+        dot_block(a, first, t, n, VECTORS, type);
+    for (; t + KR_LANES <= a->tokens; t += KR_LANES)
+        dot_block(a, first, t, n, 1, type);
+    for (; t < a->tokens; t++)
         for (uint32_t q = 0; q < n; q++)
-            sum[q] = lanes_fma(lanes_set(a->query[(uint64_t)(first + q) * a->channels + j]), x, sum[q]);
-    }
-    for (uint32_t q = 0; q < n; q++) {
-        float *out = a->score + (first + q) * a->score_stride + t;
-        float lane[KR_LANES];
+            dot_one(a, first + q, t);
+}
 
-        if (left >= KR_LANES) {
-            lanes_store(out, sum[q]);
-            continue;
-        }
-        lanes_store(lane, sum[q]);
-        for (uint32_t i = 0; i < left; i++)
-            out[i] = lane[i];
-    }
+KR_INLINE void all_queries(const kr_channel_dot_args *a, const kr_dtype type)
+{
+    uint32_t q = 0;
+
+    for (; q + QUERIES <= a->queries; q += QUERIES)
+        dot_queries(a, q, QUERIES, type);
+    for (; q < a->queries; q++)
+        dot_queries(a, q, 1, type);
 }
 
 void KR_CHANNEL_DOT_NAME(const kr_channel_dot_args *a)
 {
     KR_CHECK(a->queries <= KR_CHANNEL_QUERIES_MAX && a->channels <= KR_CHANNELS_MAX);
-    for (uint32_t q = 0; q < a->queries; q += QUERIES)
-        for (uint32_t t = 0; t < a->tokens; t += KR_LANES)
-            score_group(a, q, a->queries - q < QUERIES ? a->queries - q : QUERIES, t);
+    if (a->type == KR_BF16)
+        all_queries(a, KR_BF16);
+    else if (a->type == KR_F16)
+        all_queries(a, KR_F16);
+    else
+        all_queries(a, KR_F32);
 }

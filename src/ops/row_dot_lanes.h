@@ -1,64 +1,90 @@
 /* Body of the vector variants of row_dot: lane = chain. Included once per ISA after its lanes header,
  * with KR_ROW_DOT_NAME the function to define. */
-#include "base/num.h"
+#include "ops/lanes_load.h"
 #include "ops/row_dot.h"
 #include "ops/variants.h"
 
-enum { CHAINS = 16, VECTORS = CHAINS / KR_LANES, QUERIES = 4 };
+enum { CHAINS = 16, VECTORS = CHAINS / KR_LANES, QUERIES = KR_LANES == 16 ? 8 : 4, ROWS = 2, AHEAD = 2048 };
 
-static inline kr_lanes load_lanes(kr_dtype type, const uint8_t *row, uint32_t c)
+/* Sums of n queries with rows rows; queries are loaded once for all rows. Elements past dim are 0 * 0
+ * from padded copies. n, rows and type are constants at every call. */
+KR_INLINE void dots(const kr_row_dot_args *a, const float *query, const uint8_t *row, float *out, const uint32_t n,
+                    const uint32_t rows, const kr_dtype type)
 {
-    if (type == KR_BF16)
-        return lanes_from_bf16((const uint16_t *)row + c);
-    if (type == KR_F16)
-        return lanes_from_f16((const uint16_t *)row + c);
-    return lanes_load((const float *)row + c);
-}
-
-/* Rows of dim not a multiple of 16 end in a padded copy: the missing products are 0 * 0. */
-static void dot_queries(const kr_row_dot_args *a, uint32_t q, uint32_t n, const uint8_t *row, uint64_t i)
-{
-    kr_lanes sum[QUERIES][VECTORS];
-    float tail_row[CHAINS] = {0}, tail_query[QUERIES][CHAINS] = {{0}};
     const uint32_t whole = a->dim / CHAINS * CHAINS, rest = a->dim - whole;
+    const size_t stride = a->row_stride * kr_dtype_bytes(type);
+    kr_lanes sum[ROWS][QUERIES][VECTORS];
 
-    for (uint32_t k = 0; k < n; k++)
-        for (int v = 0; v < VECTORS; v++)
-            sum[k][v] = lanes_set(0.0f);
+    KR_UNROLL for (uint32_t r = 0; r < rows; r++)
+        KR_UNROLL for (uint32_t q = 0; q < n; q++)
+            KR_UNROLL for (uint32_t v = 0; v < VECTORS; v++)
+                sum[r][q][v] = lanes_set(0.0f);
     for (uint32_t c = 0; c < whole; c += CHAINS)
-        for (int v = 0; v < VECTORS; v++) {
-            const kr_lanes x = load_lanes(a->type, row, c + (uint32_t)v * KR_LANES);
+        KR_UNROLL for (uint32_t v = 0; v < VECTORS; v++) {
+            kr_lanes x[ROWS];
 
-            for (uint32_t k = 0; k < n; k++)
-                sum[k][v] = lanes_fma(
-                    lanes_load(a->query + (uint64_t)(q + k) * a->query_stride + c + (uint32_t)v * KR_LANES), x,
-                    sum[k][v]);
+            KR_UNROLL for (uint32_t r = 0; r < rows; r++) {
+                x[r] = lanes_load_as(type, row + r * stride, c + v * KR_LANES);
+                __builtin_prefetch(row + r * stride + c * kr_dtype_bytes(type) + AHEAD);
+            }
+            KR_UNROLL for (uint32_t q = 0; q < n; q++) {
+                const kr_lanes y = lanes_load(query + (size_t)q * a->query_stride + c + v * KR_LANES);
+
+                KR_UNROLL for (uint32_t r = 0; r < rows; r++)
+                    sum[r][q][v] = lanes_fma(y, x[r], sum[r][q][v]);
+            }
         }
-    if (rest > 0) {
-        kr_to_f32(a->type, row + (uint64_t)whole * kr_dtype_bytes(a->type), tail_row, rest);
-        for (uint32_t k = 0; k < n; k++) {
+    for (uint32_t r = 0; rest > 0 && r < rows; r++) {
+        float x[CHAINS] = {0};
+
+        kr_to_f32(type, row + r * stride + (size_t)whole * kr_dtype_bytes(type), x, rest);
+        for (uint32_t q = 0; q < n; q++) {
+            float y[CHAINS] = {0};
+
             for (uint32_t c = 0; c < rest; c++)
-                tail_query[k][c] = a->query[(uint64_t)(q + k) * a->query_stride + whole + c];
-            for (int v = 0; v < VECTORS; v++)
-                sum[k][v] = lanes_fma(lanes_load(tail_query[k] + v * KR_LANES),
-                                      lanes_load(tail_row + v * KR_LANES), sum[k][v]);
+                y[c] = query[(size_t)q * a->query_stride + whole + c];
+            for (uint32_t v = 0; v < VECTORS; v++)
+                sum[r][q][v] = lanes_fma(lanes_load(y + v * KR_LANES), lanes_load(x + v * KR_LANES), sum[r][q][v]);
         }
     }
-    for (uint32_t k = 0; k < n; k++)
-        a->out[(q + k) * a->out_stride + i] = lanes_sum16(sum[k]);
+    KR_UNROLL for (uint32_t r = 0; r < rows; r++)
+        KR_UNROLL for (uint32_t q = 0; q < n; q++)
+            out[q * a->out_stride + r] = lanes_sum16(sum[r][q]);
+}
+
+/* All rows for queries [q, q + n). */
+KR_INLINE void all_rows(const kr_row_dot_args *a, uint32_t q, const uint32_t n, const kr_dtype type)
+{
+    const float *query = a->query + (size_t)q * a->query_stride;
+    const uint8_t *row = a->row;
+    float *out = a->out + q * a->out_stride;
+    const size_t stride = a->row_stride * kr_dtype_bytes(type);
+    uint64_t i = 0;
+
+    for (; i + ROWS <= a->rows; i += ROWS)
+        dots(a, query, row + i * stride, out + i, n, ROWS, type);
+    for (; i < a->rows; i++)
+        dots(a, query, row + i * stride, out + i, n, 1, type);
+}
+
+KR_INLINE void all_queries(const kr_row_dot_args *a, const kr_dtype type)
+{
+    uint32_t q = 0;
+
+    for (; q + QUERIES <= a->queries; q += QUERIES)
+        all_rows(a, q, QUERIES, type);
+    for (; q + 2 <= a->queries; q += 2)
+        all_rows(a, q, 2, type);
+    for (; q < a->queries; q++)
+        all_rows(a, q, 1, type);
 }
 
 void KR_ROW_DOT_NAME(const kr_row_dot_args *a)
 {
-    const uint64_t stride = a->row_stride * kr_dtype_bytes(a->type);
-
-    for (uint64_t i = 0; i < a->rows; i++) {
-        const uint8_t *row = (const uint8_t *)a->row + i * stride;
-        uint32_t q = 0;
-
-        for (; q + QUERIES <= a->queries; q += QUERIES)
-            dot_queries(a, q, QUERIES, row, i);
-        if (q < a->queries)
-            dot_queries(a, q, a->queries - q, row, i);
-    }
+    if (a->type == KR_BF16)
+        all_queries(a, KR_BF16);
+    else if (a->type == KR_F16)
+        all_queries(a, KR_F16);
+    else
+        all_queries(a, KR_F32);
 }
