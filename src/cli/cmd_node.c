@@ -21,6 +21,7 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "node/node.h"
+#include "wire/payload.h"
 #include "wire/ucx.h"
 
 enum {
@@ -167,18 +168,35 @@ static uint32_t reap(daemon_state *d)
     return running;
 }
 
+/* A client that we cannot serve hears why: an ERROR is the first thing it receives. */
+static void refuse_client(const daemon_state *d, kr_link *link, const char *why)
+{
+    uint8_t payload[KR_MSG_ERROR_BYTES_MAX];
+    kr_err failure;
+
+    (void)kr_fail(&failure, KR_E_FULL, "the node serves no more clients: %s", why);
+    kr_log(KR_LOG_WARN, "client at %s refused: %s", link->describe(link), failure.text);
+    const kr_piece piece = {payload, kr_msg_error_write(&failure, payload)};
+    (void)link->send(link, (kr_msg_header){.kind = KR_MSG_ERROR, .epoch = d->welcome.epoch}, &piece, 1,
+                     kr_deadline_after(&kr_clock_system, TURN_MS * NS_PER_MS), NULL);
+    link->close(link);
+}
+
 static void serve_client(daemon_state *d, kr_link *link)
 {
-    service *s = d->services;
+    service *s = d->services, *end = s + CLIENTS_MAX;
 
-    while (s->used)
-        s++; /* the caller saw that one is free */
-    *s = (service){.node = d->node, .link = link, .used = true};
-    if (pthread_create(&s->thread, NULL, serve, s) == 0)
+    while (s < end && s->used)
+        s++;
+    if (s == end) {
+        refuse_client(d, link, "as many as it can are connected");
         return;
-    kr_log(KR_LOG_ERROR, "client at %s: no thread to serve it", link->describe(link));
-    link->close(link);
-    s->used = false;
+    }
+    *s = (service){.node = d->node, .link = link, .used = true};
+    if (pthread_create(&s->thread, NULL, serve, s) != 0) {
+        s->used = false;
+        refuse_client(d, link, "out of threads");
+    }
 }
 
 /* A signal that has arrived since the last look, or 0. */
@@ -199,10 +217,9 @@ static void run(daemon_state *d)
 
     while ((signal = signal_taken(d)) == 0) {
         kr_link *link = NULL;
-        if (reap(d) == CLIENTS_MAX) /* the next client waits in the socket's queue */
-            pause_ms(TURN_MS);
-        else if (kr_ucx_accept(d->listener, &d->welcome, &link,
-                               kr_deadline_after(&kr_clock_system, TURN_MS * NS_PER_MS), NULL) == KR_OK)
+        (void)reap(d);
+        if (kr_ucx_accept(d->listener, &d->welcome, &link,
+                          kr_deadline_after(&kr_clock_system, TURN_MS * NS_PER_MS), NULL) == KR_OK)
             serve_client(d, link);
     }
     kr_log(KR_LOG_INFO, "%s: stopping", strsignal(signal));

@@ -6,7 +6,7 @@
 #include "base/arena.h"
 #include "base/check.h"
 
-enum { ALIGNMENT = 64, GRANULE = 4096 };
+enum { ALIGNMENT = 64, CAPACITY_MIN = 4096, BATCH_BYTES = 1 << 20, BATCH_MAX = 8 };
 
 void kr_wire_pool_init(kr_wire_pool *pool)
 {
@@ -24,9 +24,8 @@ void kr_wire_pool_free(kr_wire_pool *pool)
     pthread_mutex_destroy(&pool->lock);
 }
 
-static kr_wire_buffer *buffer_make(uint64_t payload_bytes)
+static kr_wire_buffer *buffer_make(uint64_t capacity)
 {
-    const uint64_t capacity = kr_align_up(payload_bytes, GRANULE);
     kr_wire_buffer *buffer = kr_alloc(sizeof *buffer + ALIGNMENT + KR_MSG_HEADER_BYTES + capacity);
 
     if (buffer == NULL)
@@ -36,16 +35,14 @@ static kr_wire_buffer *buffer_make(uint64_t payload_bytes)
     return buffer;
 }
 
-/* Unlinks the smallest free buffer that fits, else the largest; NULL when the pool is empty. */
+/* Unlinks the smallest free buffer that fits; NULL when there is none. */
 static kr_wire_buffer *best_free(kr_wire_pool *pool, uint64_t payload_bytes)
 {
     kr_wire_buffer **best = NULL;
 
-    for (kr_wire_buffer **p = &pool->free; *p != NULL; p = &(*p)->next) {
-        const uint64_t have = (*p)->capacity, chosen = best != NULL ? (*best)->capacity : 0;
-        if (best == NULL || (chosen < payload_bytes ? have > chosen : have >= payload_bytes && have < chosen))
+    for (kr_wire_buffer **p = &pool->free; *p != NULL; p = &(*p)->next)
+        if ((*p)->capacity >= payload_bytes && (best == NULL || (*p)->capacity < (*best)->capacity))
             best = p;
-    }
     if (best == NULL)
         return NULL;
     kr_wire_buffer *buffer = *best;
@@ -53,16 +50,33 @@ static kr_wire_buffer *best_free(kr_wire_pool *pool, uint64_t payload_bytes)
     return buffer;
 }
 
+/* Buffers made at a miss: as many as BATCH_BYTES hold, and at least one to spare. */
+static uint64_t batch_of(uint64_t capacity)
+{
+    const uint64_t fit = BATCH_BYTES / capacity;
+    return fit < 2 ? 2 : fit > BATCH_MAX ? BATCH_MAX : fit;
+}
+
 kr_wire_buffer *kr_wire_take(kr_wire_pool *pool, uint64_t payload_bytes)
 {
+    uint64_t capacity = CAPACITY_MIN;
+
     pthread_mutex_lock(&pool->lock);
     kr_wire_buffer *buffer = best_free(pool, payload_bytes);
     pthread_mutex_unlock(&pool->lock);
-
-    if (buffer != NULL && buffer->capacity >= payload_bytes)
+    if (buffer != NULL)
         return buffer;
-    kr_free(buffer);
-    return buffer_make(payload_bytes);
+
+    while (capacity < payload_bytes)
+        capacity *= 2; /* payload_bytes <= KR_MSG_PAYLOAD_MAX */
+    buffer = buffer_make(capacity);
+    for (uint64_t i = 1; buffer != NULL && i < batch_of(capacity); i++) {
+        kr_wire_buffer *spare = buffer_make(capacity);
+        if (spare == NULL)
+            break; /* the one that was asked for is there */
+        kr_wire_give(pool, spare);
+    }
+    return buffer;
 }
 
 void kr_wire_give(kr_wire_pool *pool, kr_wire_buffer *buffer)

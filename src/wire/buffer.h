@@ -1,8 +1,9 @@
 /* Pooled memory for whole messages: the 64 header bytes, then the payload, both 64-byte aligned.
  *
- * A pool gives the smallest free buffer that fits; when none fits, the largest free one is replaced
- * by a larger. So a pool holds as many buffers as were ever out at once, and a stream of messages
- * that repeats its sizes allocates nothing after its first round. Thread-safe. */
+ * A pool gives the smallest free buffer that fits. When none fits it makes several of that size (a
+ * power of two), so that the number out at once may vary with the threads' timing without another
+ * allocation: a stream of messages that repeats its sizes allocates nothing after its first round.
+ * Buffers live as long as the pool. Thread-safe. */
 #ifndef KR_WIRE_BUFFER_H
 #define KR_WIRE_BUFFER_H
 

@@ -2,8 +2,8 @@
  *
  * lock guards every call into the worker. A thread holds it while it makes progress and drops it to
  * sleep. Completions run inside progress, so a sender may complete the receiver's request: the
- * callback then wakes the receiver through wake_fd. A waiting sender has no such fd; it sleeps on
- * the worker's events for at most SEND_NAP_MS at a time instead.
+ * callback then wakes the receiver through wake_fd. A waiting sender has no such fd: it looks
+ * again by itself.
  *
  * Error handling mode: UCX 1.13 excludes shared memory from peer-failure mode, so a shared-memory
  * endpoint has none and the control socket alone says that the peer is gone. */
@@ -25,7 +25,7 @@
 #include "wire/msg.h"
 #include "wire/ucx_process.h"
 
-enum { SEND_NAP_MS = 1, POLL_MS_MAX = 60000, SHM_MIB = 6 };
+enum { SEND_NAP_MS = 1, SEND_SPIN_NS = 300000, POLL_MS_MAX = 60000, SHM_MIB = 6 };
 
 /* A forced close is local work; this bounds it should UCX disagree. */
 #define CLOSE_NS ((uint64_t)100000000)
@@ -198,12 +198,31 @@ static kr_status lost(const kr_data *data, kr_err *err)
                    data->endpoint_status != UCS_OK ? ucs_status_string(data->endpoint_status) : "");
 }
 
+/* Under lock, dropped meanwhile: gives the peer time to make room. UCX reports room in shared memory
+ * by no event, so the sender looks again and again, offering its core, and naps only when the peer
+ * has not moved for SEND_SPIN_NS. */
+static void send_pause(kr_data *data, uint64_t idle_ns)
+{
+    struct pollfd event = {data->event_fd, POLLIN, 0};
+    const bool nap = idle_ns >= SEND_SPIN_NS && ucp_worker_arm(data->worker) == UCS_OK;
+
+    pthread_mutex_unlock(&data->lock);
+    if (nap)
+        (void)poll(&event, 1, SEND_NAP_MS);
+    else
+        sched_yield();
+    pthread_mutex_lock(&data->lock);
+}
+
 /* Waits under lock for a send request to complete. */
 static kr_status send_wait(kr_data *data, void *request, uint64_t deadline_ns, kr_err *err)
 {
+    uint64_t moved_ns = kr_now_ns(data->config.clock);
+
     for (;;) {
         const bool moved = ucp_worker_progress(data->worker) != 0;
         const ucs_status_t status = ucp_request_check_status(request);
+        const uint64_t now = kr_now_ns(data->config.clock);
         if (status == UCS_OK)
             return KR_OK;
         if (status != UCS_INPROGRESS) {
@@ -213,14 +232,12 @@ static kr_status send_wait(kr_data *data, void *request, uint64_t deadline_ns, k
         }
         if (is_lost(data))
             return lost(data, err);
-        if (kr_now_ns(data->config.clock) >= deadline_ns)
+        if (now >= deadline_ns)
             return kr_fail(err, KR_E_DEADLINE, "the peer does not take what was sent to it");
-        if (moved || ucp_worker_arm(data->worker) != UCS_OK)
-            continue;
-        struct pollfd event = {data->event_fd, POLLIN, 0};
-        pthread_mutex_unlock(&data->lock);
-        (void)poll(&event, 1, SEND_NAP_MS);
-        pthread_mutex_lock(&data->lock);
+        if (moved)
+            moved_ns = now;
+        else
+            send_pause(data, now - moved_ns);
     }
 }
 

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/arena.h"
 #include "base/check.h"
@@ -19,6 +20,8 @@
 
 /* What was sent before close gets this long to leave. */
 #define FLUSH_NS ((uint64_t)200000000)
+/* A control socket tells of its end within this time of the data path's. */
+#define HEAR_NS ((uint64_t)200000000)
 
 typedef struct {
     kr_link link;
@@ -37,20 +40,29 @@ typedef struct {
     char description[KR_CONTROL_NAME_BYTES + 16];
 } ucx_link;
 
-/* The data path has failed: say what the heart knows, which is more than the transport does. */
+/* Why the heart lost the peer. The data path may have noticed first; the heart, which knows more,
+ * then gets a moment to hear of it. NULL: it has nothing to say. */
+static const char *heart_says(const ucx_link *l)
+{
+    const uint64_t deadline_ns = kr_deadline_after(l->clock, HEAR_NS);
+    const char *loss;
+
+    while ((loss = kr_heart_loss(l->heart)) == NULL && kr_now_ns(l->clock) < deadline_ns)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    return loss;
+}
+
+/* Turns the data path's KR_E_LOST into one that names the peer and the cause. */
 static kr_status link_lost(ucx_link *l, kr_err *err)
 {
-    const char *loss = kr_heart_loss(l->heart);
-    char text[KR_ERR_TEXT_BYTES];
+    char text[KR_ERR_TEXT_BYTES] = "data path";
 
     if (l->broken)
         return kr_fail(err, KR_E_LOST, "%s: link given up after a malformed message", l->peer);
-    if (loss == NULL && err != NULL && err->text[0] != 0)
+    const char *loss = heart_says(l);
+    if (loss == NULL && err != NULL)
         snprintf(text, sizeof text, "%s", err->text);
-    return kr_fail(err, KR_E_LOST, "%s lost: %s", l->peer,
-                   loss != NULL  ? loss
-                   : err != NULL ? text
-                                 : "data path");
+    return kr_fail(err, KR_E_LOST, "%s lost: %s", l->peer, loss != NULL ? loss : text);
 }
 
 static kr_status link_send(kr_link *link, kr_msg_header header, const kr_piece *pieces, uint32_t count,

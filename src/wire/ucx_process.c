@@ -10,8 +10,9 @@
 
 #include "base/log.h"
 
-static ucs_log_func_rc_t forward(const char *file, unsigned line, const char *function, ucs_log_level_t level,
-                                 const ucs_log_component_config_t *component, const char *format, va_list args)
+static ucs_log_func_rc_t forward(const char *file, unsigned line, const char *name, ucs_log_level_t level,
+                                 const ucs_log_component_config_t *component, const char *format,
+                                 va_list args)
 {
     char text[256];
 
@@ -19,7 +20,7 @@ static ucs_log_func_rc_t forward(const char *file, unsigned line, const char *fu
     (void)line;
     (void)component;
     vsnprintf(text, sizeof text, format, args);
-    kr_log(level == UCS_LOG_LEVEL_FATAL ? KR_LOG_ERROR : KR_LOG_DEBUG, "ucx %s: %s", function, text);
+    kr_log(level == UCS_LOG_LEVEL_FATAL ? KR_LOG_ERROR : KR_LOG_DEBUG, "ucx %s: %s", name, text);
     return UCS_LOG_FUNC_RC_STOP;
 }
 

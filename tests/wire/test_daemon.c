@@ -159,6 +159,35 @@ static void several_clients_are_served(void **state)
     assert_int_equal(wait_end(&d, 1500), 0);
 }
 
+static void one_client_too_many_hears_why(void **state)
+{
+    (void)state;
+    enum { MOST = 64 };
+    static const char *const options[] = {"--listen", "127.0.0.1:0", "--transport", "tcp", NULL};
+    daemon_process d = start_ready(options);
+    kr_link *links[MOST + 1];
+    kr_message m;
+    kr_err err;
+
+    for (int i = 0; i <= MOST; i++)
+        links[i] = connect_to(&d, KR_UCX_TCP, NULL);
+    assert_int_equal(links[MOST]->receive(links[MOST], &m, in_ms(3000), &err), KR_OK);
+    assert_int_equal(m.header.kind, KR_MSG_ERROR);
+    assert_int_equal(kr_msg_error_read(m.payload, m.header.payload_bytes, &err), KR_E_FULL);
+    links[MOST]->release(links[MOST], &m);
+    assert_int_equal(links[MOST]->receive(links[MOST], &m, in_ms(3000), &err), KR_E_LOST);
+    links[MOST]->close(links[MOST]);
+    ask_stats(links[0], &d, 1);
+    links[0]->close(links[0]); /* its place is free again */
+    sleep_ms(500);
+    links[0] = connect_to(&d, KR_UCX_TCP, NULL);
+    ask_stats(links[0], &d, 1);
+    for (int i = 0; i < MOST; i++)
+        links[i]->close(links[i]);
+    kill(d.pid, SIGTERM);
+    assert_int_equal(wait_end(&d, 1500), 0);
+}
+
 static void a_signal_ends_it_within_a_second(void **state)
 {
     (void)state;
@@ -273,6 +302,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(several_clients_are_served),
+        cmocka_unit_test(one_client_too_many_hears_why),
         cmocka_unit_test(a_signal_ends_it_within_a_second),
         cmocka_unit_test(a_stopped_client_does_not_hold_it),
         cmocka_unit_test(the_key_file_is_the_key),
