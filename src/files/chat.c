@@ -297,9 +297,11 @@ kr_status kr_chat_encode(const kr_tokenizer *tokenizer, kr_chat_family family,
                          const kr_chat_message *messages, size_t count, int first, int open_reply,
                          uint32_t *ids, size_t capacity, size_t *written, kr_err *err)
 {
-    writer w = {.tokenizer = tokenizer, .ids = ids, .capacity = capacity, .count = *written, .err = err};
+    const kr_status checked = check_messages(messages, count, err);
+    if (checked != KR_OK) /* nothing below may walk text that is not UTF-8 */
+        return checked;
 
-    w.status = check_messages(messages, count, err);
+    writer w = {.tokenizer = tokenizer, .ids = ids, .capacity = capacity, .count = *written, .err = err};
     switch (family) {
     case KR_CHAT_CHATML:
         chatml(&w, messages, count, first, open_reply);

@@ -323,7 +323,10 @@ static kr_status parse(kr_gguf *g, uint32_t part, kr_tensor_table *table, kr_err
     if (!magic)
         return KR_E_FORMAT;
     if (memcmp(magic, "GGUF", 4) != 0)
-        return kr_fail(err, KR_E_FORMAT, "%s: not a GGUF file (it does not begin with GGUF)", g->path);
+        return kr_fail(
+            err, KR_E_FORMAT,
+            "%s: not a GGUF file (it does not begin with GGUF); of a Hugging Face model, give the folder",
+            g->path);
     status = take_u32(&c, "version", &g->version, err);
     if (status == KR_OK && (g->version < 2 || g->version > 3))
         status = kr_fail(err, KR_E_UNSUPPORTED,
