@@ -1,3 +1,4 @@
+/* Page layout: geometry of a layer from the model, offsets of its block from geometry and plan. */
 #include "method/layout.h"
 
 #include <string.h>

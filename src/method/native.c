@@ -1,3 +1,4 @@
+/* What "native" stands for: the model's own indexer as a method configuration. */
 #include "method/native.h"
 
 #include <string.h>

@@ -102,7 +102,8 @@ static kr_status check_indexer(const kr_model *m, kr_err *err)
         return kr_fail(err, KR_E_FORMAT, "model: index key type %s, must be e4m3 or bf16",
                        kr_dtype_name(m->index_dtype));
     if (m->indexer == KR_INDEXER_DSA && m->attention != KR_ATTENTION_MLA)
-        return kr_fail(err, KR_E_FORMAT, "model: a dsa indexer reads MLA's latent query; attention is not MLA");
+        return kr_fail(err, KR_E_FORMAT,
+                       "model: a dsa indexer reads MLA's latent query, but attention is not MLA");
     if (m->indexer == KR_INDEXER_BLOCK)
         REQUIRE("index_heads (one per KV head)", m->index_heads, m->kv_heads, m->kv_heads);
     return check_rope("index rope", &m->index_rope, m->index_dim, err);

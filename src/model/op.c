@@ -1,3 +1,4 @@
+/* Names of op kinds, stages and placements. */
 #include "model/op.h"
 
 #include <string.h>

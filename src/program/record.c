@@ -1,3 +1,4 @@
+/* Recorded runs as JSON lines. Reading bounds lines, events and every number; times must ascend. */
 #include "program/record.h"
 
 #include <inttypes.h>

@@ -1,8 +1,9 @@
+/* The closed loop: draws sessions, admits them, ingests their turns and advances them by a token a
+ * step. Every request is in exactly one of waiting, ingesting, decoding and thinking. */
 #include "sim/loop.h"
 
 #include "base/check.h"
 #include "base/hash.h"
-#include "method/layout.h"
 
 /* ---- what sched/ may ask ---- */
 
@@ -137,19 +138,6 @@ static void begin_turn(kr_request *r)
     r->tokens_left = turn->output_tokens;
 }
 
-/* The rank of the device's cell with the fewest requests, ties by id. */
-static uint32_t rank_of(const kr_loop *loop, uint32_t d)
-{
-    const uint32_t per_cell = loop->ranks / loop->cells;
-    const uint32_t first = d / (loop->devices / loop->cells) * per_cell;
-    uint32_t best = first;
-
-    for (uint32_t r = first + 1; r < first + per_cell; r++)
-        if (loop->rank_requests[r] < loop->rank_requests[best])
-            best = r;
-    return best;
-}
-
 static uint32_t drop_head(kr_loop *loop)
 {
     const uint32_t slot = loop->waiting[0];
@@ -166,10 +154,8 @@ static void admit_head(kr_loop *loop, const kr_admission *a, uint64_t now_ns)
     kr_request *r = &loop->request[slot];
 
     r->device = a->device;
-    r->rank = rank_of(loop, a->device);
     r->pages = a->pages_needed;
     loop->device[a->device].pages_reserved += a->pages_needed;
-    loop->rank_requests[r->rank]++;
     loop->admitted_count++;
     loop->result->admitted++;
     loop->digest = kr_digest_add(loop->digest, r->id << 20 ^ a->device);
@@ -244,6 +230,24 @@ static uint64_t wake(kr_loop *loop, uint64_t now_ns)
     return next;
 }
 
+/* Deals each micro-batch's requests of a cell out to its ranks in turn, in order of id. */
+static void assign_ranks(kr_loop *loop)
+{
+    const uint32_t ranks = loop->ranks / loop->cells, devices = loop->devices / loop->cells;
+
+    for (uint32_t i = 0; i < loop->cells * KR_MICRO_BATCHES_MAX; i++)
+        loop->rank_next[i] = 0;
+    for (uint32_t i = 0; i < loop->decoding_count; i++) {
+        kr_request *r = &loop->request[loop->decoding[i]];
+        const uint32_t cell = r->device / devices;
+        uint32_t *next = &loop->rank_next[cell * KR_MICRO_BATCHES_MAX + r->micro_batch];
+
+        r->rank = cell * ranks + *next;
+        *next = (*next + 1) % ranks;
+    }
+}
+
+/* Micro-batches by the policy, then ranks. */
 static void assign(kr_loop *loop)
 {
     loop->port.running_count = decoding_count;
@@ -253,6 +257,7 @@ static void assign(kr_loop *loop)
         kr_sched_balance_count(&loop->port, loop->micro_batch);
     for (uint32_t i = 0; i < loop->decoding_count; i++)
         loop->request[loop->decoding[i]].micro_batch = loop->micro_batch[i];
+    assign_ranks(loop);
     loop->changed = false;
 }
 
@@ -281,7 +286,6 @@ static void end_session(kr_loop *loop, uint32_t slot)
     kr_request *r = &loop->request[slot];
 
     loop->device[r->device].pages_reserved -= r->pages;
-    loop->rank_requests[r->rank]--;
     loop->admitted_count--;
     loop->result->finished++;
     new_session(loop, slot, false);
@@ -379,7 +383,7 @@ static kr_status allocate(kr_loop *loop, kr_err *err)
 
     loop->device = kr_alloc(loop->devices * sizeof *loop->device);
     loop->ingest_free_ns = kr_alloc(loop->devices * sizeof *loop->ingest_free_ns);
-    loop->rank_requests = kr_alloc(loop->ranks * sizeof *loop->rank_requests);
+    loop->rank_next = kr_alloc(loop->cells * KR_MICRO_BATCHES_MAX * sizeof *loop->rank_next);
     loop->request = kr_alloc(n * sizeof *loop->request);
     loop->waiting = kr_alloc(n * sizeof *loop->waiting);
     loop->decoding = kr_alloc(n * sizeof *loop->decoding);
@@ -387,7 +391,7 @@ static kr_status allocate(kr_loop *loop, kr_err *err)
     loop->scratch = kr_alloc(n * sizeof *loop->scratch);
     loop->thinking_items = kr_alloc(n * sizeof *loop->thinking_items);
     loop->ingesting_items = kr_alloc(n * sizeof *loop->ingesting_items);
-    if (loop->device == NULL || loop->ingest_free_ns == NULL || loop->rank_requests == NULL ||
+    if (loop->device == NULL || loop->ingest_free_ns == NULL || loop->rank_next == NULL ||
         loop->request == NULL || loop->waiting == NULL || loop->decoding == NULL ||
         loop->micro_batch == NULL || loop->scratch == NULL || loop->thinking_items == NULL ||
         loop->ingesting_items == NULL)
@@ -428,7 +432,7 @@ void kr_loop_free(kr_loop *loop)
 {
     kr_free(loop->device);
     kr_free(loop->ingest_free_ns);
-    kr_free(loop->rank_requests);
+    kr_free(loop->rank_next);
     kr_free(loop->request);
     kr_free(loop->waiting);
     kr_free(loop->decoding);

@@ -13,7 +13,8 @@ typedef struct {
     uint64_t id;                   /* ascending in order of creation */
     const kr_sim_session *session;
     uint32_t turn;
-    uint32_t device, rank;
+    uint32_t device;
+    uint32_t rank;                 /* of this batch: ranks hold no KV, so any of the cell will do */
     uint32_t micro_batch;          /* UINT32_MAX: not assigned */
     bool resident;                 /* admitted at time 0, its context is there already */
     uint64_t context_tokens;       /* in the cache */
@@ -33,7 +34,7 @@ typedef struct {
     double ingest_bytes_per_s, ingest_latency_s;
     kr_device_view *device;        /* [devices] */
     uint64_t *ingest_free_ns;      /* [devices] */
-    uint32_t *rank_requests;       /* [ranks] admitted */
+    uint32_t *rank_next;           /* [cells][micro_batches]: of the next request, inside the cell */
     kr_request *request;           /* [sessions] slots */
     uint32_t *waiting;             /* [sessions] slots in order of arrival */
     uint32_t *decoding;            /* [sessions] slots in order of id */

@@ -1,3 +1,5 @@
+/* Durations of ops on ranks, devices, links and the all-to-all network. A place without rows takes
+ * no time; all figures come from kr_op_work and the device models. */
 #include "sim/price.h"
 
 #include <string.h>

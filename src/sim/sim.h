@@ -71,7 +71,9 @@ typedef struct {
 typedef struct {
     void *context;
     void (*step)(void *context, const kr_sim_step_view *step);        /* or NULL */
-    void (*event)(void *context, const kr_run_event *event);          /* or NULL: of every op */
+    /* Or NULL: of every task. Times ascend, but for STARTED of a message, which says when its link
+     * takes it. Workers: per cell its ranks, then its devices; after all of them links, the network. */
+    void (*event)(void *context, const kr_run_event *event);
 } kr_sim_watch;
 
 typedef struct {

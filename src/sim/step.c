@@ -1,3 +1,4 @@
+/* The event loop of one decode step. Nothing is allocated after creation. */
 #include "sim/step.h"
 
 #include <string.h>
@@ -20,7 +21,7 @@ typedef struct {
 
 /* Progress of one op in one cell. */
 typedef struct {
-    uint16_t waiting; /* deps not done */
+    uint16_t waiting; /* deps of other classes not done; see is_local */
     uint16_t running; /* tasks not done; meaningful once all have been given out */
     bool done;
 } progress;
@@ -116,13 +117,20 @@ static bool idle(const kr_port *port, uint32_t number)
     return !world(port)->worker[number].busy;
 }
 
+/* A worker runs a micro-batch's ops of its class in order, so a dep of the same class is met when
+ * the op is at the worker's queue head and the worker is idle. */
+static bool is_local(const kr_program *p, uint32_t op, uint32_t dep)
+{
+    return p->ops[op].resource == p->ops[dep].resource && p->ops[op].resource <= KR_ON_DEVICE;
+}
+
 /* The last dep that is not done, as in the engine. */
 static uint32_t blocking_dep(const kr_step *s, uint32_t cell, uint32_t op)
 {
     const kr_op *it = &s->program->ops[op];
 
     for (uint32_t d = it->dep_count; d > 0; d--)
-        if (!progress_of(s, cell, it->dep[d - 1])->done)
+        if (!is_local(s->program, op, it->dep[d - 1]) && !progress_of(s, cell, it->dep[d - 1])->done)
             return it->dep[d - 1];
     return KR_NO_OP;
 }
@@ -156,7 +164,7 @@ static void count_successors(kr_step *s)
 
     for (uint32_t i = 0; i < p->count; i++)
         for (uint32_t d = 0; d < p->ops[i].dep_count; d++)
-            s->first_successor[p->ops[i].dep[d] + 1]++;
+            s->first_successor[p->ops[i].dep[d] + 1] += !is_local(p, i, p->ops[i].dep[d]);
     for (uint32_t i = 0; i < p->count; i++)
         s->first_successor[i + 1] += s->first_successor[i];
 }
@@ -169,7 +177,10 @@ static void list_successors(kr_step *s, uint32_t *fill)
         for (uint32_t d = 0; d < p->ops[i].dep_count; d++) {
             const uint32_t dep = p->ops[i].dep[d];
 
+            if (is_local(p, i, dep))
+                continue;
             s->successor[s->first_successor[dep] + fill[dep]++] = i;
+            s->initial[i].waiting++;
         }
 }
 
@@ -192,7 +203,7 @@ static void number_ops(kr_step *s)
     for (uint32_t i = 0; i < p->count; i++) {
         const kr_op *op = &p->ops[i];
 
-        s->initial[i] = (progress){.waiting = op->dep_count, .running = (uint16_t)tasks_of(s, op)};
+        s->initial[i].running = (uint16_t)tasks_of(s, op);
         if (op->resource > KR_ON_DEVICE)
             continue;
         s->rank_in_batch[i] = s->batch_ops[op->resource][op->micro_batch];
@@ -379,10 +390,12 @@ static void mark_ready(kr_step *s, uint32_t cell, uint32_t op)
     s->ready[s->ready_count++] = (uint64_t)op << 32 | cell;
 }
 
-/* All deps of the op are done in the cell. The last cell that is ready starts an all-to-all. */
-static void become_ready(kr_step *s, uint32_t cell, uint32_t op)
+/* One dep of the op more is done in the cell. Workers are asked even when others remain, since a
+ * policy may look at what an op waits for. The last cell that is ready starts an all-to-all. */
+static void dep_done(kr_step *s, uint32_t cell, uint32_t op)
 {
     const uint32_t first = cell * s->workers_per_cell;
+    const bool ready = --progress_of(s, cell, op)->waiting == 0;
 
     switch ((kr_resource)s->program->ops[op].resource) {
     case KR_ON_COMPUTE:
@@ -393,9 +406,12 @@ static void become_ready(kr_step *s, uint32_t cell, uint32_t op)
         for (uint32_t d = 0; d < s->shape.devices; d++)
             mark_dirty(s, first + s->shape.ranks + d);
         break;
-    case KR_ON_LINK: mark_ready(s, cell, op); break;
+    case KR_ON_LINK:
+        if (ready)
+            mark_ready(s, cell, op);
+        break;
     case KR_ON_A2A:
-        if (++s->cells_ready[op] == s->shape.cells)
+        if (ready && ++s->cells_ready[op] == s->shape.cells)
             mark_ready(s, 0, op);
         break;
     }
@@ -406,8 +422,7 @@ static void finish_op(kr_step *s, uint32_t cell, uint32_t op)
     progress_of(s, cell, op)->done = true;
     s->ops_done++;
     for (uint32_t i = s->first_successor[op]; i < s->first_successor[op + 1]; i++)
-        if (--progress_of(s, cell, s->successor[i])->waiting == 0)
-            become_ready(s, cell, s->successor[i]);
+        dep_done(s, cell, s->successor[i]);
 }
 
 static void finish_task(kr_step *s, uint32_t op, uint32_t task)
@@ -544,6 +559,11 @@ static void reset(kr_step *s)
         mark_dirty(s, i);
 }
 
+static bool more_now(const kr_step *s)
+{
+    return s->heap.count != 0 && s->heap.items[0].time == s->now;
+}
+
 uint64_t kr_step_run(kr_step *s, const kr_step_times *times, kr_step_policy policy,
                      uint64_t begin_ns, uint32_t number, const kr_sim_watch *watch, kr_step_sums *sums)
 {
@@ -559,9 +579,11 @@ uint64_t kr_step_run(kr_step *s, const kr_step_times *times, kr_step_policy poli
     while (kr_heap_pop(&s->heap, &item)) {
         s->now = item.time;
         finish_task(s, (uint32_t)item.payload, (uint32_t)(item.payload >> 32));
-        if (s->heap.count != 0 && s->heap.items[0].time == s->now)
+        if (more_now(s))
             continue;
         start_messages(s);
+        if (more_now(s))
+            continue;
         ask_workers(s, policy);
     }
     /* Every op of every cell ran: a policy that leaves ready work undone is a bug. */

@@ -3,13 +3,14 @@
  * The cluster is cells of ranks and devices: any rank of a cell talks to any device of it and to
  * none outside. Within a cell an op has one task per rank (compute), per device (device, link); an
  * all-to-all is one task for the whole cluster, begun when every cell is ready for it. An op is
- * done in a cell when all its tasks there are. Workers (ranks and devices) run one task at a time
+ * done in a cell when all its tasks there are; between two ops of the same worker only its own tasks
+ * matter. Workers (ranks and devices) run one task at a time
  * and are asked what to start through kr_port; a link carries messages of one direction in the order
  * in which they became ready (the two directions at once), and so does the all-to-all network.
  *
- * At each instant all completions are applied first; then messages that became ready start, in
- * ascending op and cell; then workers to which something happened are asked, in ascending id. Tasks
- * that take no time complete at the same instant, and the three are repeated. */
+ * At each instant all completions are applied, then messages that became ready start, in ascending
+ * op and cell, until nothing more arrives at that instant; then workers to which something happened
+ * are asked, in ascending id, and if they started tasks that take no time, all this is repeated. */
 #ifndef KR_SIM_STEP_H
 #define KR_SIM_STEP_H
 
