@@ -91,11 +91,10 @@ kr_status kr_pages_check_home(const kr_store *store, const kr_kv_session *s, kr_
     return s->home < store->devices ? KR_OK : full(store, 0, pages_needed(store, s, 0), err);
 }
 
-static kr_status promise_group(kr_store *store, kr_kv_session *s, uint32_t group, const kr_store_policy *policy,
-                               kr_err *err)
+/* False when the devices do not have enough, part of it promised. */
+static bool promise_group(kr_store *store, kr_kv_session *s, uint32_t group, const kr_store_policy *policy)
 {
-    const uint64_t needed = pages_needed(store, s, group);
-    uint64_t left = needed;
+    uint64_t left = pages_needed(store, s, group);
     uint32_t device = s->home;
 
     for (uint32_t tries = 0; left > 0 && tries <= store->devices; tries++) {
@@ -104,26 +103,28 @@ static kr_status promise_group(kr_store *store, kr_kv_session *s, uint32_t group
         if (tries > 0)
             device = policy->spill(policy->context, s->home);
         if (device >= store->devices)
-            break;
+            return false;
         most = kr_pool_available(&store->device[device].pool[group]);
         if (tries > 0 && most == 0)
-            break; /* its free pages are of another group */
+            return false; /* its free pages are of another group */
         most = most < left ? most : left;
         promise(store, s, device, group, most);
         left -= most;
     }
-    return left == 0 ? KR_OK : full(store, group, needed, err);
+    return left == 0;
 }
 
 kr_status kr_pages_promise(kr_store *store, kr_kv_session *s, const kr_store_policy *policy, kr_err *err)
 {
-    kr_status status = KR_OK;
+    for (uint32_t g = 0; g < store->geometry.groups; g++) {
+        const uint64_t needed = pages_needed(store, s, g);
 
-    for (uint32_t g = 0; g < store->geometry.groups && status == KR_OK; g++)
-        status = promise_group(store, s, g, policy, err);
-    if (status != KR_OK)
-        take_back_promises(store, s);
-    return status;
+        if (!promise_group(store, s, g, policy)) {
+            take_back_promises(store, s);
+            return full(store, g, needed, err);
+        }
+    }
+    return KR_OK;
 }
 
 kr_status kr_pages_take(kr_store *store, kr_kv_session *s, uint32_t group, kr_page_id *id, kr_err *err)

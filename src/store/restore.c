@@ -57,12 +57,12 @@ static kr_status read_frame(reader *r, kr_save_kind kind, uint64_t index, void *
     status = read_all(r, r->packed, frame.stored_bytes, err);
     if (status != KR_OK)
         return status;
+    if (kr_save_checksum(r->packed, frame.stored_bytes, kind, index) != frame.checksum)
+        return kr_fail(err, KR_E_CHECKSUM, "saved session %s: frame %u/%llx is damaged", r->name, kind,
+                       (unsigned long long)index);
     if (bytes > 0 && ZSTD_decompressDCtx(r->zstd, raw, bytes, r->packed, frame.stored_bytes) != bytes)
         return kr_fail(err, KR_E_FORMAT, "saved session %s: frame %u/%llx does not unpack to %llu bytes", r->name, kind,
                        (unsigned long long)index, (unsigned long long)bytes);
-    if (kr_save_checksum(raw, bytes, kind, index) != frame.checksum)
-        return kr_fail(err, KR_E_CHECKSUM, "saved session %s: frame %u/%llx is damaged", r->name, kind,
-                       (unsigned long long)index);
     return KR_OK;
 }
 
@@ -84,12 +84,11 @@ static kr_status check_header(const kr_store *store, const reader *r, const kr_s
         return kr_fail(err, KR_E_LIMIT, "saved session %s is for %llu tokens; the node is configured for %llu", r->name,
                        (unsigned long long)h->tokens_max, (unsigned long long)g->context_max);
     if (h->boundaries == 0 || h->boundaries > KR_BOUNDARIES_MAX || h->blob_bytes > KR_SAVE_BLOB_MAX ||
-        h->record_bytes != g->record_bytes || h->reserved != 0)
+        h->reserved != 0)
         return kr_fail(err, KR_E_FORMAT, "saved session %s: %u boundaries, %u bytes of client data", r->name,
                        h->boundaries, h->blob_bytes);
     for (uint32_t i = 0; i < g->groups; i++)
-        if (h->page_bytes[i] != g->page_bytes[i] || h->first[i] > h->count[i] ||
-            h->count[i] > kr_ceil_div(h->tokens_max, KR_PAGE_TOKENS) ||
+        if (h->first[i] > h->count[i] || h->count[i] > kr_ceil_div(h->tokens_max, KR_PAGE_TOKENS) ||
             (g->window[i] == 0 && h->first[i] != 0) ||
             h->count[i] - h->first[i] > kr_geometry_pages(g, i, h->tokens_max))
             return kr_fail(err, KR_E_FORMAT, "saved session %s: pages %llu to %llu of group %u", r->name,
@@ -116,6 +115,10 @@ static kr_status read_layers(const kr_store *store, reader *r, const kr_save_hea
                            (unsigned long long)layer[l].tokens, (unsigned long long)h->count[layer[l].group]);
         tokens[l] = layer[l].tokens;
     }
+    if (status == KR_OK && (h->record_bytes != store->geometry.record_bytes ||
+                            memcmp(h->page_bytes, store->geometry.page_bytes, sizeof h->page_bytes) != 0))
+        status = kr_fail(err, KR_E_SHAPE, "saved session %s has pages of another size, %llu bytes", r->name,
+                         (unsigned long long)h->page_bytes[0]);
     return status;
 }
 
@@ -197,8 +200,8 @@ static kr_status read_session(kr_store *store, reader *r, const kr_save_header *
 
 static kr_status make_room(const kr_store *store, reader *r, const kr_save_header *h, kr_err *err)
 {
-    const uint64_t sizes[] = {h->layers * sizeof(kr_save_layer), h->boundaries * sizeof(kr_boundary), h->record_bytes,
-                              h->blob_bytes, store->geometry.page_bytes[0], store->geometry.page_bytes[1]};
+    const uint64_t sizes[] = {h->layers * sizeof(kr_save_layer), h->boundaries * sizeof(kr_boundary),
+                              store->geometry.record_bytes, h->blob_bytes, store->geometry.page_bytes[0], store->geometry.page_bytes[1]};
     uint64_t most = 0;
 
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)

@@ -23,9 +23,9 @@ kr_save_layer kr_save_layer_of(const kr_store *store, const kr_kv_session *s, ui
     };
 }
 
-uint64_t kr_save_checksum(const void *raw, uint64_t bytes, kr_save_kind kind, uint64_t index)
+uint64_t kr_save_checksum(const void *stored, uint64_t bytes, kr_save_kind kind, uint64_t index)
 {
-    return kr_hash64(raw, bytes, (uint64_t)kind << 32 ^ index);
+    return kr_hash64(stored, bytes, (uint64_t)kind << 32 ^ index);
 }
 
 uint64_t kr_save_header_checksum(const kr_save_header *header)
@@ -76,7 +76,7 @@ static kr_status write_all(const writer *w, const void *data, uint64_t bytes, kr
 static kr_status write_frame(writer *w, kr_save_kind kind, uint64_t index, const void *raw, uint64_t bytes,
                              kr_err *err)
 {
-    kr_save_frame frame = {.kind = kind, .index = index, .checksum = kr_save_checksum(raw, bytes, kind, index)};
+    kr_save_frame frame = {.kind = kind, .index = index};
     kr_status status;
 
     if (bytes > 0) {
@@ -85,6 +85,7 @@ static kr_status write_frame(writer *w, kr_save_kind kind, uint64_t index, const
             return kr_fail(err, KR_E_INTERNAL, "saving %s: %s", w->name, ZSTD_getErrorName(packed));
         frame.stored_bytes = packed;
     }
+    frame.checksum = kr_save_checksum(w->packed, frame.stored_bytes, kind, index);
     status = write_all(w, &frame, sizeof frame, err);
     return status == KR_OK ? write_all(w, w->packed, frame.stored_bytes, err) : status;
 }

@@ -3,8 +3,8 @@
  *   header   fixed; its checksum is XXH3 of itself with checksum 0
  *   frames   LAYERS, BOUNDARIES, RECORDS, BLOB, then the PAGEs of each group in order, then END
  *
- * A frame is its own header and stored_bytes of zstd. Its checksum is XXH3 of the raw bytes, seeded
- * with kind << 32 | index, so that frames cannot be exchanged. Raw sizes follow from the header
+ * A frame is its own header and stored_bytes of zstd. Its checksum is XXH3 of the stored bytes,
+ * seeded with kind << 32 ^ index, so that frames cannot be exchanged and nothing damaged is unpacked. Raw sizes follow from the header
  * and are known before a frame is read. END has no bytes, and the file ends with it. */
 #ifndef KR_STORE_SAVE_FORMAT_H
 #define KR_STORE_SAVE_FORMAT_H
@@ -49,7 +49,7 @@ typedef struct {
 } kr_save_frame;
 
 kr_save_layer kr_save_layer_of(const kr_store *store, const kr_kv_session *session, uint32_t layer);
-uint64_t kr_save_checksum(const void *raw, uint64_t bytes, kr_save_kind kind, uint64_t index);
+uint64_t kr_save_checksum(const void *stored, uint64_t bytes, kr_save_kind kind, uint64_t index);
 uint64_t kr_save_header_checksum(const kr_save_header *header);
 static inline uint64_t kr_save_page_index(uint32_t group, uint64_t page) { return (uint64_t)group << 56 | page; }
 /* folder/prefix name suffix into path [bytes]. KR_E_LIMIT. */
