@@ -23,7 +23,7 @@ enum {
     BLOCK_ROWS = KR_LANES_REGISTERS == 32 ? 6 : 2,
     BLOCK_TILES = 4 / H,
     BLOCK_VECTORS = 4,
-    VALUE_AHEAD = 16 /* tokens of prefetch distance */
+    VALUE_AHEAD = 64 /* tokens of prefetch distance */
 };
 
 _Static_assert(KR_ATTEND_ROW_GROUP % (int)BLOCK_ROWS == 0,
@@ -45,7 +45,7 @@ KR_INLINE void dot_block(const kr_attend_tiled_args *a, const float *const *quer
 
         if (next != NULL && c * TILE * bytes % 64 == 0)
             KR_UNROLL for (uint32_t t = 0; t < tiles; t++)
-                __builtin_prefetch((const char *)next[t] + c * TILE * bytes);
+                KR_PREFETCH((const char *)next[t] + c * TILE * bytes);
         KR_UNROLL for (uint32_t v = 0; v < tiles * H; v++)
             key[v] = lanes_load_as(type, a->key_tile[tile + v / H], (size_t)c * TILE + v % H * KR_LANES);
         KR_UNROLL for (uint32_t r = 0; r < rows; r++) {
@@ -90,7 +90,7 @@ KR_INLINE void value_block(const kr_attend_tiled_args *a, const float *p, size_t
         if (i + VALUE_AHEAD < to) {
             const char *ahead = (const char *)a->value_row[i / TILE + VALUE_AHEAD / TILE] + first * bytes;
             KR_UNROLL for (uint32_t b = 0; b < vectors * KR_LANES * bytes; b += 64)
-                __builtin_prefetch(ahead + b);
+                KR_PREFETCH(ahead + b);
         }
         KR_UNROLL for (uint32_t v = 0; v < vectors; v++)
             x[v] = lanes_load_as(type, value, first + v * KR_LANES);

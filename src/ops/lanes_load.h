@@ -10,6 +10,10 @@
 #define KR_UNROLL _Pragma("GCC unroll 16")
 #define KR_INLINE static inline __attribute__((always_inline))
 
+/* Into the second-level cache: prefetches into the first wait for its few line-fill buffers, which
+ * held a scan at 60 % of the read bandwidth that it gets at 90 % this way (EPYC Zen 4). */
+#define KR_PREFETCH(address) __builtin_prefetch(address, 0, 2)
+
 /* Vector of elements [element, element + KR_LANES) of an array of type. */
 KR_INLINE kr_lanes lanes_load_as(kr_dtype type, const void *array, size_t element)
 {

@@ -5,7 +5,7 @@
 #include "ops/page_bounds.h"
 #include "ops/variants.h"
 
-enum { TILE = 16, H = TILE / KR_LANES, UNITS_AHEAD = 8 };
+enum { TILE = 16, H = TILE / KR_LANES, UNITS_AHEAD = 24 };
 
 KR_INLINE void score_units(const kr_page_score_args *a, const kr_dtype type)
 {
@@ -18,7 +18,7 @@ KR_INLINE void score_units(const kr_page_score_args *a, const kr_dtype type)
         uint32_t c = 0;
 
         for (size_t b = 0; u + UNITS_AHEAD < a->units && b < 2 * a->dim * bytes; b += 64)
-            __builtin_prefetch((const char *)a->bounds[u + UNITS_AHEAD] + b);
+            KR_PREFETCH((const char *)a->bounds[u + UNITS_AHEAD] + b);
         KR_UNROLL for (uint32_t h = 0; h < H; h++)
             sum[h] = lanes_set(0.0f);
         for (; c + TILE <= a->dim; c += TILE)
