@@ -11,6 +11,8 @@ typedef struct kr_clock {
 
 /* The operating system's monotonic clock. */
 extern const kr_clock kr_clock_system;
+/* Time the calling thread has run: for measuring code on a crowded machine, never for deadlines. */
+extern const kr_clock kr_clock_thread;
 
 static inline uint64_t kr_now_ns(const kr_clock *clock) { return clock->now_ns(clock); }
 

@@ -1,3 +1,4 @@
+/* CPUs in the order hwloc knows the cores, and memory bound to the NUMA node of one. */
 #include "device/bind.h"
 
 #include <hwloc.h>

@@ -2,10 +2,10 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/arena.h"
+#include "base/clock.h"
 #include "device/device.h"
 #include "ops/probe.h"
 #include "ops/variants.h"
@@ -14,7 +14,15 @@ enum {
     RUNS = 3,                /* of each timing; the shortest counts */
     PROBE_ITERATIONS = 2000, /* some 10 us at full rate */
     READ_BYTES = 64 << 20,   /* past the last-level cache of most */
-    DIM = 64, ROWS = 3, GROUP = 16, POSITIONS = 128, TILE = 16, SCORES = 4096, TOP = 64, UNITS = 256, PAGE_TOKENS = 128
+    DIM = 64,
+    ROWS = 3,
+    GROUP = 16,
+    POSITIONS = 128,
+    TILE = 16,
+    SCORES = 4096,
+    TOP = 64,
+    UNITS = 256,
+    PAGE_TOKENS = 128
 };
 
 /* Inputs of the ops, small enough for the second-level cache. */
@@ -27,14 +35,8 @@ typedef struct {
     uint32_t from[GROUP], to[GROUP], position[TOP], channel[16];
 } sample;
 
-/* Time this thread ran, so that a crowded machine neither spends the budget nor spoils a choice. */
-static uint64_t now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
+/* The thread's own time, so that a crowded machine neither spends the budget nor spoils a choice. */
+static uint64_t now(void) { return kr_now_ns(&kr_clock_thread); }
 
 static void fill(sample *s)
 {
@@ -63,38 +65,66 @@ static void fill(sample *s)
 static void call_attend_tiled(sample *s, kr_attend_tiled_fn run)
 {
     run(&(kr_attend_tiled_args){
-        .query = s->rows, .from = s->from, .to = s->to, .rows = ROWS, .key_tile = s->tile, .value_row = s->tile,
-        .positions = POSITIONS, .key_dim = DIM, .value_dim = DIM, .type = KR_BF16, .scale = 0.125f,
-        .scores = s->scratch, .maximum = s->small, .sum = s->small + ROWS, .accumulator = s->out,
+        .query = s->rows,
+        .from = s->from,
+        .to = s->to,
+        .rows = ROWS,
+        .key_tile = s->tile,
+        .value_row = s->tile,
+        .positions = POSITIONS,
+        .key_dim = DIM,
+        .value_dim = DIM,
+        .type = KR_BF16,
+        .scale = 0.125f,
+        .scores = s->scratch,
+        .maximum = s->small,
+        .sum = s->small + ROWS,
+        .accumulator = s->out,
     });
 }
 
 static void call_page_bounds(sample *s, kr_page_bounds_fn run)
 {
-    run(&(kr_page_bounds_args){.key_tile = s->key, .count = TILE, .reset = true, .dim = DIM, .type = KR_BF16,
-                               .bounds = s->scratch});
+    run(&(kr_page_bounds_args){
+        .key_tile = s->key, .count = TILE, .reset = true, .dim = DIM, .type = KR_BF16, .bounds = s->scratch});
 }
 
 static void call_page_score(sample *s, kr_page_score_fn run)
 {
-    run(&(kr_page_score_args){.query = s->query, .bounds = s->unit, .units = UNITS, .dim = DIM, .type = KR_BF16,
-                              .score = s->out});
+    run(&(kr_page_score_args){
+        .query = s->query, .bounds = s->unit, .units = UNITS, .dim = DIM, .type = KR_BF16, .score = s->out});
 }
 
 static void call_select_topk(sample *s, kr_select_topk_fn run)
 {
     uint64_t nan = 0;
 
-    run(&(kr_select_topk_args){.score = s->score, .n = SCORES, .k = TOP, .position = s->position,
-                               .scratch = s->scratch, .nan_count = &nan});
+    run(&(kr_select_topk_args){.score = s->score,
+                               .n = SCORES,
+                               .k = TOP,
+                               .position = s->position,
+                               .scratch = s->scratch,
+                               .nan_count = &nan});
 }
 
 static void call_attend_rows(sample *s, kr_attend_rows_fn run)
 {
     run(&(kr_attend_rows_args){
-        .query = s->rows, .from = s->from, .to = s->to, .key_row = s->row, .value_row = s->row, .rows = GROUP,
-        .positions = POSITIONS, .key_dim = DIM, .value_dim = DIM, .type = KR_BF16, .scale = 0.125f,
-        .scratch = s->scratch, .maximum = s->small, .sum = s->small + GROUP, .accumulator = s->out,
+        .query = s->rows,
+        .from = s->from,
+        .to = s->to,
+        .key_row = s->row,
+        .value_row = s->row,
+        .rows = GROUP,
+        .positions = POSITIONS,
+        .key_dim = DIM,
+        .value_dim = DIM,
+        .type = KR_BF16,
+        .scale = 0.125f,
+        .scratch = s->scratch,
+        .maximum = s->small,
+        .sum = s->small + GROUP,
+        .accumulator = s->out,
     });
 }
 
@@ -103,8 +133,14 @@ static void call_dsa_score(sample *s, kr_dsa_score_fn run)
     const uint8_t *key = (const uint8_t *)s->key;
     const float *scale = s->score;
 
-    run(&(kr_dsa_score_args){.query = key, .weight = s->query, .key = &key, .scale = &scale,
-                             .run_tokens = PAGE_TOKENS, .heads = 16, .dim = DIM, .tokens = PAGE_TOKENS,
+    run(&(kr_dsa_score_args){.query = key,
+                             .weight = s->query,
+                             .key = &key,
+                             .scale = &scale,
+                             .run_tokens = PAGE_TOKENS,
+                             .heads = 16,
+                             .dim = DIM,
+                             .tokens = PAGE_TOKENS,
                              .score = s->out});
 }
 
@@ -112,22 +148,42 @@ static void call_block_score(sample *s, kr_block_score_fn run)
 {
     const uint16_t *key = s->key;
 
-    run(&(kr_block_score_args){.query = s->query, .key = &key, .heads = ROWS, .dim = DIM,
-                               .block_tokens = PAGE_TOKENS, .blocks = 1, .tokens = PAGE_TOKENS, .score = s->out,
+    run(&(kr_block_score_args){.query = s->query,
+                               .key = &key,
+                               .heads = ROWS,
+                               .dim = DIM,
+                               .block_tokens = PAGE_TOKENS,
+                               .blocks = 1,
+                               .tokens = PAGE_TOKENS,
+                               .score = s->out,
                                .score_stride = 1});
 }
 
 static void call_row_dot(sample *s, kr_row_dot_fn run)
 {
-    run(&(kr_row_dot_args){.query = s->query, .queries = ROWS, .query_stride = DIM, .dim = DIM, .type = KR_BF16,
-                           .row = s->key, .rows = POSITIONS, .row_stride = DIM, .out = s->out,
+    run(&(kr_row_dot_args){.query = s->query,
+                           .queries = ROWS,
+                           .query_stride = DIM,
+                           .dim = DIM,
+                           .type = KR_BF16,
+                           .row = s->key,
+                           .rows = POSITIONS,
+                           .row_stride = DIM,
+                           .out = s->out,
                            .out_stride = POSITIONS});
 }
 
 static void call_channel_dot(sample *s, kr_channel_dot_fn run)
 {
-    run(&(kr_channel_dot_args){.query = s->query, .queries = ROWS, .channels = 16, .channel = s->channel,
-                               .type = KR_BF16, .key = s->key, .key_stride = 512, .tokens = 512, .score = s->out,
+    run(&(kr_channel_dot_args){.query = s->query,
+                               .queries = ROWS,
+                               .channels = 16,
+                               .channel = s->channel,
+                               .type = KR_BF16,
+                               .key = s->key,
+                               .key_stride = 512,
+                               .tokens = 512,
+                               .score = s->out,
                                .score_stride = 512});
 }
 
@@ -145,29 +201,29 @@ static void note(kr_cpu_probe *probe, const char *op, const char *variant)
 
 /* Sets ops->FIELD to the fastest variant. The list is best first, so that its first usable entry is
  * the choice when time is up. */
-#define CHOOSE(FIELD, CALL, LIST)                                                   \
-    do {                                                                            \
-        const char *best_name = NULL;                                               \
-        uint64_t best = UINT64_MAX;                                                 \
-                                                                                    \
-        for (size_t v = 0; LIST[v].run != NULL; v++) {                              \
-            uint64_t shortest = UINT64_MAX;                                         \
-                                                                                    \
-            if (!LIST[v].variant.usable() || !keeps_the_bits(LIST[v].variant.name)) \
-                continue;                                                           \
+#define CHOOSE(FIELD, CALL, LIST)                                                       \
+    do {                                                                                \
+        const char *best_name = NULL;                                                   \
+        uint64_t best = UINT64_MAX;                                                     \
+                                                                                        \
+        for (size_t v = 0; LIST[v].run != NULL; v++) {                                  \
+            uint64_t shortest = UINT64_MAX;                                             \
+                                                                                        \
+            if (!LIST[v].variant.usable() || !keeps_the_bits(LIST[v].variant.name))     \
+                continue;                                                               \
             for (int r = 0; r < RUNS && (best_name == NULL || now() < deadline); r++) { \
-                const uint64_t begin = now();                                       \
-                CALL(s, LIST[v].run);                                               \
-                const uint64_t taken = now() - begin;                               \
-                shortest = taken < shortest ? taken : shortest;                     \
-            }                                                                       \
-            if (best_name == NULL || shortest < best) {                             \
-                best = shortest;                                                    \
-                best_name = LIST[v].variant.name;                                   \
-                ops->FIELD = LIST[v].run;                                           \
-            }                                                                       \
-        }                                                                           \
-        note(probe, #FIELD, best_name);                                             \
+                const uint64_t begin = now();                                           \
+                CALL(s, LIST[v].run);                                                   \
+                const uint64_t taken = now() - begin;                                   \
+                shortest = taken < shortest ? taken : shortest;                         \
+            }                                                                           \
+            if (best_name == NULL || shortest < best) {                                 \
+                best = shortest;                                                        \
+                best_name = LIST[v].variant.name;                                       \
+                ops->FIELD = LIST[v].run;                                               \
+            }                                                                           \
+        }                                                                               \
+        note(probe, #FIELD, best_name);                                                 \
     } while (0)
 
 static void choose(sample *s, kr_ops *ops, kr_cpu_probe *probe, uint64_t deadline)
@@ -187,8 +243,8 @@ static void choose(sample *s, kr_ops *ops, kr_cpu_probe *probe, uint64_t deadlin
 
 static void measure_units(kr_cpu_probe *probe, uint64_t deadline)
 {
-    double *const rate[KR_PROBE_UNITS] = {&probe->f32_fma_flops, &probe->bf16_dot_flops, &probe->fp16_fma_flops,
-                                          &probe->int8_dot_ops};
+    double *const rate[KR_PROBE_UNITS] = {&probe->f32_fma_flops, &probe->bf16_dot_flops,
+                                          &probe->fp16_fma_flops, &probe->int8_dot_ops};
 
     for (const kr_probe *p = kr_probes; p->name != NULL; p++)
         for (int r = 0; r < RUNS && p->usable() && now() < deadline; r++) {

@@ -82,10 +82,10 @@ typedef struct {
     char chosen[320]; /* one line: which variant of each op was taken */
 } kr_cpu_probe;
 
-/* Measures for about budget_ms of the thread's own time (30 is enough) and fills ops with the fastest usable variant of each
- * op, of those that give the scalar form's bits: the choice never changes a result. What the budget
- * does not reach keeps the first usable variant, or a rate of 0. Never fails: scalar is always
- * usable. */
+/* Measures for about budget_ms of the thread's own time (30 is enough) and fills ops with the fastest
+ * usable variant of each op, of those that give the scalar form's bits: the choice never changes a
+ * result. What the budget does not reach keeps the first usable variant, or a rate of 0. Never fails:
+ * scalar is always usable. */
 void kr_cpu_choose(uint32_t budget_ms, kr_ops *ops, kr_cpu_probe *probe);
 
 #endif

@@ -4,8 +4,8 @@
 #include "method/cost.h"
 #include "method/tiled.h"
 
-static kr_status plan_dense(const kr_method_config *config, const kr_attention_shape *shape, uint64_t context_max,
-                            kr_method_plan *plan, kr_err *err)
+static kr_status plan_dense(const kr_method_config *config, const kr_attention_shape *shape,
+                            uint64_t context_max, kr_method_plan *plan, kr_err *err)
 {
     kr_method_plan p = {
         .keys = shape->latent ? KR_KEYS_ROWS : KR_KEYS_TILED,
@@ -70,8 +70,9 @@ const kr_method kr_method_dense = {
     .plan = plan_dense,
     .workspace_bytes = workspace_bytes,
     .scratch_bytes = scratch_bytes,
-    .stage = {
-        [KR_STAGE_ATTEND] = {kr_tiled_dense_parts, attend_run, kr_tiled_dense_device},
-        [KR_STAGE_MERGE] = {merge_parts, merge_run, NULL},
-    },
+    .stage =
+        {
+            [KR_STAGE_ATTEND] = {kr_tiled_dense_parts, attend_run, kr_tiled_dense_device},
+            [KR_STAGE_MERGE] = {merge_parts, merge_run, NULL},
+        },
 };

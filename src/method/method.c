@@ -1,3 +1,4 @@
+/* The table of built-in methods. */
 #include "method/method.h"
 
 #include <stdio.h>
@@ -11,9 +12,10 @@
 #include "method/training_free.h"
 
 const kr_method *const kr_methods[] = {
-    &kr_method_dense, &kr_method_quest, &kr_method_dsa, &kr_method_msa, &kr_method_streamingllm, &kr_method_snapkv,
-    &kr_method_h2o, &kr_method_sparq, &kr_method_starc, &kr_method_retroinfer, &kr_method_magicpig, &kr_method_lserve,
-    &kr_method_moba, &kr_method_infllm2, &kr_method_seer, NULL,
+    &kr_method_dense,        &kr_method_quest,      &kr_method_dsa,      &kr_method_msa,
+    &kr_method_streamingllm, &kr_method_snapkv,     &kr_method_h2o,      &kr_method_sparq,
+    &kr_method_starc,        &kr_method_retroinfer, &kr_method_magicpig, &kr_method_lserve,
+    &kr_method_moba,         &kr_method_infllm2,    &kr_method_seer,     NULL,
 };
 
 enum { METHODS = sizeof kr_methods / sizeof kr_methods[0] };
@@ -35,6 +37,7 @@ kr_status kr_method_find(const char *name, const kr_method **method, kr_err *err
     }
     near = kr_text_nearest(name, names);
     if (near != NULL)
-        return kr_fail(err, KR_E_NOT_FOUND, "no method \"%.15s\"; did you mean \"%s\"? There are: %s", name, near, list);
+        return kr_fail(err, KR_E_NOT_FOUND, "no method \"%.15s\"; did you mean \"%s\"? There are: %s", name,
+                       near, list);
     return kr_fail(err, KR_E_NOT_FOUND, "no method \"%.15s\"; there are: %s", name, list);
 }

@@ -14,7 +14,13 @@
 #include "method/cost.h"
 #include "method/tiled.h"
 
-enum { UNIT_DEFAULT = 16, BUDGET_DEFAULT = 1024, DENSE_LAYERS_DEFAULT = 2, EVAL_UNITS_MIN = 3, SCORE_PAGES = 8 };
+enum {
+    UNIT_DEFAULT = 16,
+    BUDGET_DEFAULT = 1024,
+    DENSE_LAYERS_DEFAULT = 2,
+    EVAL_UNITS_MIN = 3,
+    SCORE_PAGES = 8
+};
 
 static uint32_t unit_of(const kr_method_config *c) { return c->unit != 0 ? c->unit : UNIT_DEFAULT; }
 static uint32_t mode_of(const kr_method_config *c) { return c->mode != 0 ? c->mode : KR_QUEST_EVAL; }
@@ -34,12 +40,14 @@ static kr_status check(const kr_method_config *c, const kr_attention_shape *s, k
     const uint32_t unit = unit_of(c), budget = c->budget != 0 ? c->budget : BUDGET_DEFAULT;
 
     if (s->latent)
-        return kr_fail(err, KR_E_UNSUPPORTED, "quest: layer %u is MLA; its keys have no per-head bounds", s->layer);
+        return kr_fail(err, KR_E_UNSUPPORTED, "quest: layer %u is MLA; its keys have no per-head bounds",
+                       s->layer);
     if (s->kv_heads == 0 || s->heads % s->kv_heads != 0)
-        return kr_fail(err, KR_E_SHAPE, "quest: %u heads do not divide into %u KV heads", s->heads, s->kv_heads);
+        return kr_fail(err, KR_E_SHAPE, "quest: %u heads do not divide into %u KV heads", s->heads,
+                       s->kv_heads);
     if (unit < 4 || unit > KR_PAGE_TOKENS || (unit & (unit - 1)) != 0)
-        return kr_fail(err, KR_E_SHAPE, "quest: pages of %u tokens; must be a power of two from 4 to %d", unit,
-                       KR_PAGE_TOKENS);
+        return kr_fail(err, KR_E_SHAPE, "quest: pages of %u tokens; must be a power of two from 4 to %d",
+                       unit, KR_PAGE_TOKENS);
     if (c->mode > KR_QUEST_KERNEL)
         return kr_fail(err, KR_E_UNSUPPORTED, "quest: mode %u; there are 1 (eval) and 2 (kernel)", c->mode);
     if (budget < unit || units_kept(c) > KR_TOPK_MAX)
@@ -50,7 +58,8 @@ static kr_status check(const kr_method_config *c, const kr_attention_shape *s, k
 
 static void price(const kr_method_config *c, const kr_attention_shape *s, kr_method_plan *p)
 {
-    const uint64_t element = kr_dtype_bytes(s->kv_dtype), bounds = 2 * (uint64_t)s->kv_heads * s->key_dim * element;
+    const uint64_t element = kr_dtype_bytes(s->kv_dtype),
+                   bounds = 2 * (uint64_t)s->kv_heads * s->key_dim * element;
 
     /* Every new key is compared with both bounds, which are read and written. */
     p->cost[KR_STAGE_APPEND].fixed.flops += bounds / element;
@@ -58,20 +67,22 @@ static void price(const kr_method_config *c, const kr_attention_shape *s, kr_met
     p->cost[KR_STAGE_APPEND].fixed.write_bytes += bounds;
     /* Two products, a maximum and an addition a channel and query head; bounds read once. */
     p->cost[KR_STAGE_SCORE].per_unit = (kr_work){
-        .flops = 4 * (uint64_t)s->heads * s->key_dim, .read_bytes = bounds, .write_bytes = s->heads * sizeof(float),
+        .flops = 4 * (uint64_t)s->heads * s->key_dim,
+        .read_bytes = bounds,
+        .write_bytes = s->heads * sizeof(float),
     };
     p->cost[KR_STAGE_SELECT].per_unit = (kr_work){.flops = s->heads, .read_bytes = s->heads * sizeof(float)};
     p->cost[KR_STAGE_SELECT].fixed.write_bytes = (uint64_t)s->heads * units_kept(c) * sizeof(uint32_t);
     /* Each query head reads its own pages: nothing is shared inside a group. */
-    p->cost[KR_STAGE_ATTEND].per_attended_token.read_bytes =
-        s->heads * ((uint64_t)s->key_dim + s->value_dim) * element;
+    p->cost[KR_STAGE_ATTEND].per_attended_token.read_bytes = s->heads *
+                                                             ((uint64_t)s->key_dim + s->value_dim) * element;
 }
 
-static kr_status plan_quest(const kr_method_config *config, const kr_attention_shape *shape, uint64_t context_max,
-                            kr_method_plan *plan, kr_err *err)
+static kr_status plan_quest(const kr_method_config *config, const kr_attention_shape *shape,
+                            uint64_t context_max, kr_method_plan *plan, kr_err *err)
 {
-    const uint32_t dense_layers =
-        config->dense_layers == UINT32_MAX ? (uint32_t)DENSE_LAYERS_DEFAULT : config->dense_layers;
+    const uint32_t dense_layers = config->dense_layers == UINT32_MAX ? (uint32_t)DENSE_LAYERS_DEFAULT
+                                                                     : config->dense_layers;
     const kr_status status = check(config, shape, err);
     kr_method_plan p = {
         .keys = KR_KEYS_TILED,
@@ -88,8 +99,8 @@ static kr_status plan_quest(const kr_method_config *config, const kr_attention_s
     p.cost[KR_STAGE_APPEND].fixed = kr_append_row_work(shape);
     p.cost[KR_STAGE_ATTEND].per_attended_token = kr_attend_token_work(shape);
     if (!p.dense) {
-        p.page_index_bytes = (uint32_t)(2ull * shape->kv_heads * (KR_PAGE_TOKENS / p.unit_tokens) * shape->key_dim *
-                                        kr_dtype_bytes(shape->kv_dtype));
+        p.page_index_bytes = (uint32_t)(2ull * shape->kv_heads * (KR_PAGE_TOKENS / p.unit_tokens) *
+                                        shape->key_dim * kr_dtype_bytes(shape->kv_dtype));
         p.selected_max = units_kept(config) * p.unit_tokens;
         price(config, shape, &p);
     }
@@ -113,7 +124,10 @@ static uint64_t units_scored(const kr_job *job)
 }
 
 /* Workspace of a decode row: scores [heads][units rounded up to 16], then the partials. */
-static uint64_t score_stride(uint64_t tokens, uint32_t unit) { return kr_align_up(kr_ceil_div(tokens, unit), 16); }
+static uint64_t score_stride(uint64_t tokens, uint32_t unit)
+{
+    return kr_align_up(kr_ceil_div(tokens, unit), 16);
+}
 
 static float *scores_of(const kr_job *job, uint32_t head)
 {
@@ -236,7 +250,8 @@ static uint32_t score_device(const kr_job *job, uint32_t part)
 static void score_run(const kr_job *job, uint32_t part, kr_scratch scratch)
 {
     const kr_attention_shape *s = job->view->shape;
-    const uint32_t unit = job->plan->unit_tokens, kv_head = part % s->kv_heads, group = s->heads / s->kv_heads;
+    const uint32_t unit = job->plan->unit_tokens, kv_head = part % s->kv_heads,
+                   group = s->heads / s->kv_heads;
     const uint64_t most = SCORE_PAGES * KR_PAGE_TOKENS / unit, first = part / s->kv_heads * most;
     const uint64_t left = units_scored(job) - first, units = left < most ? left : most;
     const void **bounds = scratch.memory;
@@ -245,8 +260,12 @@ static void score_run(const kr_job *job, uint32_t part, kr_scratch scratch)
         bounds[u] = bounds_of(job->view, unit, kv_head, (first + u) * unit);
     for (uint32_t h = kv_head * group; h < (kv_head + 1) * group; h++)
         job->ops->page_score(&(kr_page_score_args){
-            .query = job->query + (size_t)h * s->key_dim, .bounds = bounds, .units = units, .dim = s->key_dim,
-            .type = s->kv_dtype, .score = scores_of(job, h) + first,
+            .query = job->query + (size_t)h * s->key_dim,
+            .bounds = bounds,
+            .units = units,
+            .dim = s->key_dim,
+            .type = s->kv_dtype,
+            .score = scores_of(job, h) + first,
         });
 }
 
@@ -268,8 +287,12 @@ static void select_run(const kr_job *job, uint32_t part, kr_scratch scratch)
 
         if (units_kept(job->config) > newest)
             count = job->ops->select_topk(&(kr_select_topk_args){
-                .score = scores_of(job, part), .n = units_scored(job), .k = units_kept(job->config) - newest,
-                .position = selected, .scratch = scratch.memory, .nan_count = &nan,
+                .score = scores_of(job, part),
+                .n = units_scored(job),
+                .k = units_kept(job->config) - newest,
+                .position = selected,
+                .scratch = scratch.memory,
+                .nan_count = &nan,
             });
         if (newest)
             selected[count++] = (uint32_t)(units - 1);
@@ -290,7 +313,8 @@ static kr_unit_list list_of(const kr_job *job, uint32_t head)
 /* Segments of the longest list possible: lists are cut to the same number of parts. */
 static uint32_t list_segments(const kr_job *job)
 {
-    const uint64_t most = job->plan->selected_max < job->view->tokens ? job->plan->selected_max : job->view->tokens;
+    const uint64_t most = job->plan->selected_max < job->view->tokens ? job->plan->selected_max
+                                                                      : job->view->tokens;
     return kr_segments(most);
 }
 
@@ -350,11 +374,12 @@ const kr_method kr_method_quest = {
     .workspace_bytes = workspace_bytes,
     .lists = lists,
     .scratch_bytes = scratch_bytes,
-    .stage = {
-        [KR_STAGE_APPEND] = {append_parts, append_run, append_device},
-        [KR_STAGE_SCORE] = {score_parts, score_run, score_device},
-        [KR_STAGE_SELECT] = {select_parts, select_run, NULL},
-        [KR_STAGE_ATTEND] = {attend_parts, attend_run, attend_device},
-        [KR_STAGE_MERGE] = {merge_parts, merge_run, NULL},
-    },
+    .stage =
+        {
+            [KR_STAGE_APPEND] = {append_parts, append_run, append_device},
+            [KR_STAGE_SCORE] = {score_parts, score_run, score_device},
+            [KR_STAGE_SELECT] = {select_parts, select_run, NULL},
+            [KR_STAGE_ATTEND] = {attend_parts, attend_run, attend_device},
+            [KR_STAGE_MERGE] = {merge_parts, merge_run, NULL},
+        },
 };

@@ -1,3 +1,5 @@
+/* Parts of attention over key tiles. A part owns its scratch while it runs, and writes only its own
+ * partial results (decode) or its own rows of the output (prefill). */
 #include "method/tiled.h"
 
 #include <math.h>
@@ -22,13 +24,13 @@ static uint32_t rows_max(const kr_attention_shape *shape) { return block_tokens(
 
 /* Per-thread memory of one part. */
 typedef struct {
-    const float **query;             /* [rows] */
-    uint32_t *from, *to;             /* [rows] */
-    float *maximum, *sum, *acc;      /* of the segment: [rows], [rows], [rows][value_dim] */
+    const float **query;        /* [rows] */
+    uint32_t *from, *to;        /* [rows] */
+    float *maximum, *sum, *acc; /* of the segment: [rows], [rows], [rows][value_dim] */
     float *run_maximum, *run_sum, *run_acc;
-    float *scores;                   /* [KR_ATTEND_ROW_GROUP][KR_SEGMENT] */
+    float *scores;                      /* [KR_ATTEND_ROW_GROUP][KR_SEGMENT] */
     const void **key_tile, **value_row; /* [SEGMENT_TILES] */
-    uint8_t *key_copy, *value_copy;  /* gathered rows: [KR_SEGMENT] keys as tiles, values as rows */
+    uint8_t *key_copy, *value_copy;     /* gathered rows: [KR_SEGMENT] keys as tiles, values as rows */
 } part_memory;
 
 static void *carve(uint8_t *base, size_t *used, size_t bytes)
@@ -79,7 +81,10 @@ static part_memory take_memory(const kr_attention_shape *shape, kr_scratch scrat
 
 /* ---- partial results of a decode row: [segment][head] of (maximum, sum, acc[value_dim]) ---- */
 
-static size_t partial_floats(const kr_attention_shape *shape) { return kr_align_up(2 + shape->value_dim, 16); }
+static size_t partial_floats(const kr_attention_shape *shape)
+{
+    return kr_align_up(2 + shape->value_dim, 16);
+}
 
 size_t kr_tiled_partial_bytes(const kr_attention_shape *shape, uint64_t positions)
 {
@@ -130,14 +135,15 @@ static void take_tile(const kr_view *v, uint32_t kv_head, uint64_t token, uint32
     m->value_row[tile] = kr_view_value_row(v, kv_head, token);
     if (v->page_device[page] == device)
         return;
-    m->key_tile[tile] = memcpy(m->key_copy + tile * bytes * s->key_dim, m->key_tile[tile], bytes * s->key_dim);
-    m->value_row[tile] =
-        memcpy(m->value_copy + tile * bytes * s->value_dim, m->value_row[tile], bytes * s->value_dim);
+    m->key_tile[tile] = memcpy(m->key_copy + tile * bytes * s->key_dim, m->key_tile[tile],
+                               bytes * s->key_dim);
+    m->value_row[tile] = memcpy(m->value_copy + tile * bytes * s->value_dim, m->value_row[tile],
+                                bytes * s->value_dim);
 }
 
 /* Copies a unit smaller than a tile to list position first of the segment's copies. */
-static void copy_unit(const kr_view *v, uint32_t kv_head, uint64_t token, uint32_t unit_tokens, part_memory *m,
-                      uint32_t first)
+static void copy_unit(const kr_view *v, uint32_t kv_head, uint64_t token, uint32_t unit_tokens,
+                      part_memory *m, uint32_t first)
 {
     const kr_attention_shape *s = v->shape;
     const size_t element = kr_dtype_bytes(s->kv_dtype), tile_row = KR_TILE_TOKENS * element;
@@ -160,10 +166,21 @@ static void attend(const kr_job *job, part_memory *m, uint32_t rows, uint32_t po
     const kr_attention_shape *s = job->view->shape;
 
     job->ops->attend_tiled(&(kr_attend_tiled_args){
-        .query = m->query, .from = m->from, .to = m->to, .rows = rows, .key_tile = m->key_tile,
-        .value_row = m->value_row, .positions = positions, .key_dim = s->key_dim, .value_dim = s->value_dim,
-        .type = s->kv_dtype, .scale = s->softmax_scale, .scores = m->scores, .maximum = m->maximum,
-        .sum = m->sum, .accumulator = m->acc,
+        .query = m->query,
+        .from = m->from,
+        .to = m->to,
+        .rows = rows,
+        .key_tile = m->key_tile,
+        .value_row = m->value_row,
+        .positions = positions,
+        .key_dim = s->key_dim,
+        .value_dim = s->value_dim,
+        .type = s->kv_dtype,
+        .scale = s->softmax_scale,
+        .scores = m->scores,
+        .maximum = m->maximum,
+        .sum = m->sum,
+        .accumulator = m->acc,
     });
 }
 
@@ -193,8 +210,8 @@ static uint32_t clamp_to_segment(uint64_t position, uint64_t segment_first)
 }
 
 /* Partial results of query rows [query, query + queries) of one KV head's group in one segment. */
-static void dense_segment(const kr_job *job, part_memory *m, uint32_t kv_head, uint32_t query, uint32_t queries,
-                          uint32_t segment, uint32_t device)
+static void dense_segment(const kr_job *job, part_memory *m, uint32_t kv_head, uint32_t query,
+                          uint32_t queries, uint32_t segment, uint32_t device)
 {
     const kr_attention_shape *s = job->view->shape;
     const uint32_t group = group_size(s);
@@ -218,7 +235,8 @@ static void dense_segment(const kr_job *job, part_memory *m, uint32_t kv_head, u
 static void dense_prefill(const kr_job *job, uint32_t part, part_memory *m)
 {
     const kr_attention_shape *s = job->view->shape;
-    const uint32_t group = group_size(s), kv_head = part % s->kv_heads, query = part / s->kv_heads * block_tokens(s);
+    const uint32_t group = group_size(s), kv_head = part % s->kv_heads,
+                   query = part / s->kv_heads * block_tokens(s);
     const uint32_t left = job->queries - query, queries = left < block_tokens(s) ? left : block_tokens(s);
     const uint64_t last = job->first_position + query + queries - 1;
     const uint32_t begin = (uint32_t)(first_seen(s, job->first_position + query) / KR_SEGMENT);
@@ -231,13 +249,14 @@ static void dense_prefill(const kr_job *job, uint32_t part, part_memory *m)
     for (uint32_t segment = begin; segment <= last / KR_SEGMENT; segment++) {
         dense_segment(job, m, kv_head, query, queries, segment, job->view->home);
         for (uint32_t r = 0; r < queries * group; r++)
-            kr_attend_merge(&m->run_maximum[r], &m->run_sum[r], m->run_acc + (size_t)r * s->value_dim, m->maximum[r],
-                            m->sum[r], m->acc + (size_t)r * s->value_dim, s->value_dim);
+            kr_attend_merge(&m->run_maximum[r], &m->run_sum[r], m->run_acc + (size_t)r * s->value_dim,
+                            m->maximum[r], m->sum[r], m->acc + (size_t)r * s->value_dim, s->value_dim);
     }
     for (uint32_t r = 0; r < queries * group; r++)
         kr_attend_finish(m->run_sum[r], m->run_acc + (size_t)r * s->value_dim,
-                         job->output + ((size_t)(query + r / group) * s->heads + kv_head * group + r % group) *
-                                           s->value_dim,
+                         job->output +
+                             ((size_t)(query + r / group) * s->heads + kv_head * group + r % group) *
+                                 s->value_dim,
                          s->value_dim);
 }
 
@@ -291,7 +310,8 @@ uint64_t kr_unit_list_positions(const kr_view *view, kr_unit_list list)
         return 0;
     const uint64_t last = (uint64_t)list.unit[list.units - 1] * list.unit_tokens, left = view->tokens - last;
 
-    return (uint64_t)(list.units - 1) * list.unit_tokens + (left < list.unit_tokens ? left : list.unit_tokens);
+    return (uint64_t)(list.units - 1) * list.unit_tokens +
+           (left < list.unit_tokens ? left : list.unit_tokens);
 }
 
 /* Token at position of the list. */

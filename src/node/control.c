@@ -20,33 +20,47 @@ static kr_status read_layer(kr_geometry *g, const kr_msg_configure *c, const kr_
     if (status != KR_OK)
         return status;
     if (g->method[l]->stage[KR_STAGE_ATTEND].run == NULL || g->method[l]->workspace_bytes == NULL)
-        return kr_fail(err, KR_E_UNSUPPORTED, "layer %u: method %s can be priced, but this node cannot run it", l,
+        return kr_fail(err, KR_E_UNSUPPORTED,
+                       "layer %u: method %s can be priced, but this node cannot run it", l,
                        g->method[l]->name);
     g->group_of[l] = (uint8_t)layer->group;
     g->shape[l] = (kr_attention_shape){
-        .heads = c->heads, .kv_heads = c->kv_heads, .key_dim = c->key_dim, .value_dim = c->value_dim,
-        .latent = c->latent != 0, .kv_dtype = (kr_dtype)c->kv_dtype, .softmax_scale = c->softmax_scale,
-        .window = layer->window, .layer = l, .layers = c->layers,
+        .heads = c->heads,
+        .kv_heads = c->kv_heads,
+        .key_dim = c->key_dim,
+        .value_dim = c->value_dim,
+        .latent = c->latent != 0,
+        .kv_dtype = (kr_dtype)c->kv_dtype,
+        .softmax_scale = c->softmax_scale,
+        .window = layer->window,
+        .layer = l,
+        .layers = c->layers,
     };
     return KR_OK;
 }
 
-static kr_status make_geometry(kr_geometry *g, const kr_msg_configure *c, const kr_msg_layer *layers, kr_err *err)
+static kr_status make_geometry(kr_geometry *g, const kr_msg_configure *c, const kr_msg_layer *layers,
+                               kr_err *err)
 {
     kr_status status = KR_OK;
 
-    *g = (kr_geometry){.layers = c->layers, .groups = c->groups, .context_max = c->context_max,
-                       .tokens_max = c->tokens_max, .fingerprint = c->fingerprint};
+    *g = (kr_geometry){.layers = c->layers,
+                       .groups = c->groups,
+                       .context_max = c->context_max,
+                       .tokens_max = c->tokens_max,
+                       .fingerprint = c->fingerprint};
     if (!(c->softmax_scale > 0.0f))
-        return kr_fail(err, KR_E_FORMAT, "CONFIGURE: softmax scale %g must be positive", (double)c->softmax_scale);
+        return kr_fail(err, KR_E_FORMAT, "CONFIGURE: softmax scale %g must be positive",
+                       (double)c->softmax_scale);
     for (uint32_t l = 0; l < c->layers && status == KR_OK; l++)
         status = read_layer(g, c, &layers[l], l, err);
     if (status == KR_OK)
         status = kr_geometry_complete(g, err);
     for (uint32_t l = 0; l < c->layers && status == KR_OK; l++)
         if (g->plan[l].separate_index_query)
-            status = kr_fail(err, KR_E_UNSUPPORTED, "layer %u: %s needs INDEX messages, which this node does not run",
-                             l, g->method[l]->name);
+            status = kr_fail(err, KR_E_UNSUPPORTED,
+                             "layer %u: %s needs INDEX messages, which this node does not run", l,
+                             g->method[l]->name);
     return status;
 }
 
@@ -60,8 +74,11 @@ static kr_status make_memory(kr_node *node, kr_err *err)
     for (uint32_t l = 0; l < g->layers; l++) {
         const kr_method *m = g->method[l];
         const size_t w = m->workspace_bytes(&g->plan[l], &g->config[l], &g->shape[l], 1, g->context_max);
-        const size_t p = m->workspace_bytes(&g->plan[l], &g->config[l], &g->shape[l], g->tokens_max, g->context_max);
-        const size_t s = m->scratch_bytes != NULL ? m->scratch_bytes(&g->plan[l], &g->shape[l], g->context_max) : 0;
+        const size_t p = m->workspace_bytes(&g->plan[l], &g->config[l], &g->shape[l], g->tokens_max,
+                                            g->context_max);
+        const size_t s = m->scratch_bytes != NULL
+                             ? m->scratch_bytes(&g->plan[l], &g->shape[l], g->context_max)
+                             : 0;
 
         row = w > row ? w : row;
         row = p > row ? p : row;
@@ -76,7 +93,8 @@ static kr_status make_memory(kr_node *node, kr_err *err)
         status = node_buffer_need(&device->workspace, device->workspace_bytes, err);
         device->scratch_bytes = kr_align_up(scratch, 4096);
         if (status == KR_OK)
-            status = node_buffer_need(&device->scratch, device->scratch_bytes * node->config.threads_per_device, err);
+            status = node_buffer_need(&device->scratch,
+                                      device->scratch_bytes * node->config.threads_per_device, err);
     }
     return status;
 }
@@ -111,8 +129,11 @@ static bool is_same(const kr_node *node, const kr_msg_configure *c, const kr_msg
 static kr_status configure(kr_node *node, const kr_msg_configure *c, const kr_msg_layer *layers, kr_err *err)
 {
     const kr_store_config store = {
-        .devices = node->config.devices, .sessions_max = node->config.sessions_max,
-        .pool_bytes = node->config.pool_bytes, .bind = bind_pool, .context = node,
+        .devices = node->config.devices,
+        .sessions_max = node->config.sessions_max,
+        .pool_bytes = node->config.pool_bytes,
+        .bind = bind_pool,
+        .context = node,
     };
     kr_geometry *g;
     kr_status status;
@@ -120,7 +141,8 @@ static kr_status configure(kr_node *node, const kr_msg_configure *c, const kr_ms
     if (is_same(node, c, layers))
         return KR_OK;
     if (node->configured && node->store.sessions != 0)
-        return kr_fail(err, KR_E_BUSY, "the node is configured for another model or method and has %u open sessions",
+        return kr_fail(err, KR_E_BUSY,
+                       "the node is configured for another model or method and has %u open sessions",
                        node->store.sessions);
     g = kr_alloc(sizeof *g);
     if (g == NULL)
@@ -163,8 +185,10 @@ static kr_status on_configure(kr_node *node, node_connection *connection, const 
 static kr_status answer_opened(const kr_node *node, node_connection *connection, const kr_message *m,
                                const kr_kv_session *s, const uint8_t *blob, uint32_t blob_bytes, kr_err *err)
 {
-    const kr_msg_opened opened = {.session = s->handle, .tokens = kr_kv_session_tokens(&node->store, s),
-                                  .device = s->home, .client_bytes = blob_bytes};
+    const kr_msg_opened opened = {.session = s->handle,
+                                  .tokens = kr_kv_session_tokens(&node->store, s),
+                                  .device = s->home,
+                                  .client_bytes = blob_bytes};
     const kr_piece pieces[] = {{&opened, sizeof opened}, {blob, blob_bytes}};
 
     return node_reply(connection, m, (kr_msg_kind)m->header.kind, 0, pieces, 2, err);
@@ -272,11 +296,12 @@ static kr_status on_file(kr_node *node, node_connection *connection, const kr_me
     if (m->header.kind == KR_MSG_SAVE) {
         status = kr_store_find(&node->store, file.session, connection->client, &s, err);
         if (status == KR_OK)
-            status = kr_store_save(&node->store, s, node->save_folder, file.name, blob, file.client_bytes, err);
+            status = kr_store_save(&node->store, s, node->save_folder, file.name, blob, file.client_bytes,
+                                   err);
         return status == KR_OK ? node_reply(connection, m, KR_MSG_DONE, 0, NULL, 0, err) : status;
     }
-    status = kr_store_restore(&node->store, connection->client, node->save_folder, file.name, &policy, &s, &stored,
-                              &stored_bytes, err);
+    status = kr_store_restore(&node->store, connection->client, node->save_folder, file.name, &policy, &s,
+                              &stored, &stored_bytes, err);
     if (status != KR_OK)
         return status;
     status = answer_opened(node, connection, m, s, stored, stored_bytes, err);
@@ -289,7 +314,8 @@ static kr_status on_file(kr_node *node, node_connection *connection, const kr_me
 static kr_msg_device_stats device_stats(const kr_node *node, uint32_t d)
 {
     const node_device *device = &node->device[d];
-    kr_msg_device_stats s = {.busy_ns = device->busy_ns, .pool_bytes = node->config.pool_bytes,
+    kr_msg_device_stats s = {.busy_ns = device->busy_ns,
+                             .pool_bytes = node->config.pool_bytes,
                              .workspace_bytes = device->workspace_bytes +
                                                 device->scratch_bytes * node->config.threads_per_device};
 
@@ -311,7 +337,9 @@ static kr_msg_device_stats device_stats(const kr_node *node, uint32_t d)
 static kr_status on_stats(kr_node *node, node_connection *connection, const kr_message *m, kr_err *err)
 {
     kr_msg_device_stats device[KR_NODE_DEVICES_MAX];
-    kr_msg_stats stats = {.devices = node->config.devices, .messages = node->messages, .bytes_in = node->bytes_in,
+    kr_msg_stats stats = {.devices = node->config.devices,
+                          .messages = node->messages,
+                          .bytes_in = node->bytes_in,
                           .bytes_out = node->bytes_out};
 
     if (m->header.payload_bytes != 0)
@@ -349,12 +377,15 @@ kr_status node_control(kr_node *node, node_connection *connection, const kr_mess
         status = on_open(node, connection, m, err);
     else if (m->header.kind == KR_MSG_SAVE || m->header.kind == KR_MSG_RESTORE)
         status = on_file(node, connection, m, err);
-    else if (m->header.kind == KR_MSG_TRIM || m->header.kind == KR_MSG_END_PREFILL || m->header.kind == KR_MSG_CLOSE)
+    else if (m->header.kind == KR_MSG_TRIM || m->header.kind == KR_MSG_END_PREFILL ||
+             m->header.kind == KR_MSG_CLOSE)
         status = on_session(node, connection, m, err);
     else if (m->header.kind == KR_MSG_INDEX)
-        status = kr_fail(err, KR_E_UNSUPPORTED, "INDEX: layer %u has no separate index query", m->header.layer);
+        status = kr_fail(err, KR_E_UNSUPPORTED, "INDEX: layer %u has no separate index query",
+                         m->header.layer);
     else
-        status = kr_fail(err, KR_E_ARG, "a memory node does not take %s", kr_msg_name((kr_msg_kind)m->header.kind));
+        status = kr_fail(err, KR_E_ARG, "a memory node does not take %s",
+                         kr_msg_name((kr_msg_kind)m->header.kind));
     pthread_rwlock_unlock(&node->configuration);
     return status;
 }

@@ -8,8 +8,8 @@
 #include "node/state.h"
 
 enum { PROBE_MS = 30 };
-#define REPLY_NS ((uint64_t)30000000000)  /* a client that takes no reply for so long is lost */
-#define LISTEN_NS ((uint64_t)100000000)   /* how soon kr_node_stop is seen */
+#define REPLY_NS ((uint64_t)30000000000) /* a client that takes no reply for so long is lost */
+#define LISTEN_NS ((uint64_t)100000000)  /* how soon kr_node_stop is seen */
 
 /* ---- one message ---- */
 
@@ -19,8 +19,14 @@ kr_status node_reply(node_connection *connection, const kr_message *request, kr_
     kr_node *node = connection->node;
     const kr_msg_header *h = &request->header;
     const kr_msg_header reply = {
-        .kind = (uint16_t)kind, .epoch = node->epoch, .micro_batch = h->micro_batch, .layer = h->layer,
-        .device = h->device, .rows = rows, .sequence = h->sequence, .step = h->step,
+        .kind = (uint16_t)kind,
+        .epoch = node->epoch,
+        .micro_batch = h->micro_batch,
+        .layer = h->layer,
+        .device = h->device,
+        .rows = rows,
+        .sequence = h->sequence,
+        .step = h->step,
     };
     const kr_status status = connection->link->send(connection->link, reply, pieces, count,
                                                     kr_deadline_after(node->config.clock, REPLY_NS), err);
@@ -62,7 +68,8 @@ static kr_status attend_checked(kr_node *node, node_connection *connection, cons
     if (!node->configured) {
         status = kr_fail(err, KR_E_ARG, "ATTEND before CONFIGURE");
     } else if (m->header.layer >= node->store.geometry.layers) {
-        status = kr_fail(err, KR_E_ARG, "ATTEND for layer %u of %u", m->header.layer, node->store.geometry.layers);
+        status = kr_fail(err, KR_E_ARG, "ATTEND for layer %u of %u", m->header.layer,
+                         node->store.geometry.layers);
     } else {
         pthread_mutex_lock(&device->work);
         status = node_attend(node, device, connection, m, err);
@@ -84,7 +91,8 @@ static void handle(kr_node *node, node_connection *connection, kr_message *m)
         status = kr_fail(&failure, KR_E_STALE, "message for epoch %u of the node; it is %u: connect again",
                          m->header.epoch, node->epoch);
     else if (m->header.device >= node->config.devices)
-        status = kr_fail(&failure, KR_E_ARG, "message for device %u of %u", m->header.device, node->config.devices);
+        status = kr_fail(&failure, KR_E_ARG, "message for device %u of %u", m->header.device,
+                         node->config.devices);
     else if (m->header.kind == KR_MSG_ATTEND)
         status = attend_checked(node, connection, m, &failure);
     else
@@ -160,7 +168,8 @@ static kr_status start_threads(kr_node *node, kr_err *err)
 }
 
 /* Gives a message to its device's thread. */
-static kr_status enqueue(kr_node *node, node_connection *connection, const kr_message *m, uint32_t d, kr_err *err)
+static kr_status enqueue(kr_node *node, node_connection *connection, const kr_message *m, uint32_t d,
+                         kr_err *err)
 {
     node_device *device = &node->device[d];
     node_item *item = kr_alloc(sizeof *item);
@@ -300,8 +309,8 @@ void kr_node_stop(kr_node *node) { node->stop = true; }
 
 static void free_device(node_device *device)
 {
-    node_buffer *buffer[] = {&device->scratch, &device->rows, &device->jobs, &device->starts, &device->workspace,
-                             &device->output, &device->counts, &device->indices};
+    node_buffer *buffer[] = {&device->scratch,   &device->rows,   &device->jobs,   &device->starts,
+                             &device->workspace, &device->output, &device->counts, &device->indices};
 
     for (size_t i = 0; i < sizeof buffer / sizeof buffer[0]; i++)
         node_buffer_free(buffer[i]);
@@ -328,8 +337,9 @@ static kr_status check_config(const kr_node_config *c, kr_err *err)
 {
     if (c->devices == 0 || c->devices > KR_NODE_DEVICES_MAX || c->threads_per_device == 0 ||
         c->threads_per_device > KR_TEAM_THREADS_MAX || c->sessions_max == 0 || c->clock == NULL)
-        return kr_fail(err, KR_E_LIMIT, "node of %u devices with %u threads for %u sessions; at most %d devices of %d",
-                       c->devices, c->threads_per_device, c->sessions_max, KR_NODE_DEVICES_MAX, KR_TEAM_THREADS_MAX);
+        return kr_fail(
+            err, KR_E_LIMIT, "node of %u devices with %u threads for %u sessions; at most %d devices of %d",
+            c->devices, c->threads_per_device, c->sessions_max, KR_NODE_DEVICES_MAX, KR_TEAM_THREADS_MAX);
     return KR_OK;
 }
 
@@ -342,7 +352,8 @@ static kr_status make_node(kr_node *node, kr_err *err)
     if (c->save_folder != NULL) {
         const size_t bytes = strlen(c->save_folder) + 1;
         if (bytes > sizeof node->save_folder)
-            return kr_fail(err, KR_E_LIMIT, "save folder's name is longer than %zu bytes", sizeof node->save_folder - 1);
+            return kr_fail(err, KR_E_LIMIT, "save folder's name is longer than %zu bytes",
+                           sizeof node->save_folder - 1);
         memcpy(node->save_folder, c->save_folder, bytes);
     }
     if (c->bind) {

@@ -22,9 +22,9 @@ typedef struct {
     bool bind;                   /* bind threads and memory by hwloc; false in tests */
     uint64_t pool_bytes;         /* per device; reserved and touched at CONFIGURE */
     uint32_t sessions_max;
-    const char *save_folder;     /* NULL: SAVE and RESTORE are refused */
+    const char *save_folder; /* NULL: SAVE and RESTORE are refused */
     const kr_clock *clock;
-    uint32_t epoch;              /* 0: drawn from the clock */
+    uint32_t epoch; /* 0: drawn from the clock */
 } kr_node_config;
 
 kr_status kr_node_create(kr_node **node, const kr_node_config *config, kr_err *err);

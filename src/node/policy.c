@@ -11,7 +11,8 @@ static kr_device_view device_view(const kr_port *port, uint32_t device)
 {
     const kr_occupancy o = kr_store_occupancy(store_of(port), device);
 
-    return (kr_device_view){.pages_total = o.total, .pages_used = o.used, .pages_reserved = o.reserved, .up = true};
+    return (kr_device_view){
+        .pages_total = o.total, .pages_used = o.used, .pages_reserved = o.reserved, .up = true};
 }
 
 static uint64_t pages_for(const kr_port *port, uint64_t tokens)
@@ -26,14 +27,17 @@ static uint64_t pages_for(const kr_port *port, uint64_t tokens)
 
 static kr_port port_of(kr_node *node)
 {
-    return (kr_port){.context = node, .device_count = device_count, .device = device_view, .pages_for = pages_for};
+    return (kr_port){
+        .context = node, .device_count = device_count, .device = device_view, .pages_for = pages_for};
 }
 
 static uint32_t place(void *context, uint64_t tokens_max, uint32_t prefix_device, uint64_t prefix_tokens)
 {
     const kr_port port = port_of(context);
     const kr_request_view request = {
-        .prompt_tokens = tokens_max, .device = KR_NO_DEVICE, .prefix_device = prefix_device,
+        .prompt_tokens = tokens_max,
+        .device = KR_NO_DEVICE,
+        .prefix_device = prefix_device,
         .prefix_tokens = prefix_tokens,
     };
 

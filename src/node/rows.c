@@ -12,7 +12,7 @@ typedef struct {
     kr_kv_session *session;
     uint64_t position;
     uint32_t tokens, done;
-    uint32_t first_token;  /* of the row, counted over the message */
+    uint32_t first_token; /* of the row, counted over the message */
     bool is_prefill;
 } row_state;
 
@@ -23,11 +23,11 @@ typedef struct {
     const kr_message *message;
     const kr_geometry *geometry;
     uint32_t layer, rows, tokens, flags;
-    row_state *row;            /* [rows] */
+    row_state *row;                     /* [rows] */
     const uint8_t *query, *key, *value; /* key NULL: nothing new */
-    uint32_t lists, stride;    /* selection lists of a token, room of a list; 0 in a dense layer */
-    uint32_t *counts, *selected; /* [tokens * lists], [tokens * lists][stride] */
-    float *output;             /* [tokens][heads][value_dim] */
+    uint32_t lists, stride;             /* selection lists of a token, room of a list; 0 in a dense layer */
+    uint32_t *counts, *selected;        /* [tokens * lists], [tokens * lists][stride] */
+    float *output;                      /* [tokens][heads][value_dim] */
 } attend;
 
 kr_status node_buffer_need(node_buffer *buffer, uint64_t bytes, kr_err *err)
@@ -40,7 +40,8 @@ kr_status node_buffer_need(node_buffer *buffer, uint64_t bytes, kr_err *err)
         return KR_OK;
     memory = kr_alloc(capacity + ALIGNMENT);
     if (memory == NULL)
-        return kr_fail(err, KR_E_MEMORY, "no memory for %llu bytes of a message's rows", (unsigned long long)bytes);
+        return kr_fail(err, KR_E_MEMORY, "no memory for %llu bytes of a message's rows",
+                       (unsigned long long)bytes);
     node_buffer_free(buffer);
     buffer->memory = memory;
     buffer->data = memory + (ALIGNMENT - (uintptr_t)memory % ALIGNMENT) % ALIGNMENT;
@@ -65,13 +66,16 @@ static kr_status check_position(const attend *a, const row_state *row, uint32_t 
 
     if ((a->flags & KR_MSG_NO_APPEND) == 0) {
         if (row->position != length)
-            return kr_fail(err, KR_E_ARG, "row %u: position %llu, but the session has %llu tokens in layer %u", i,
+            return kr_fail(err, KR_E_ARG,
+                           "row %u: position %llu, but the session has %llu tokens in layer %u", i,
                            (unsigned long long)row->position, (unsigned long long)length, a->layer);
         return KR_OK;
     }
-    if (row_end(row) > length || (a->lists != 0 && !row->is_prefill && (row->tokens != 1 || row_end(row) != length)))
-        return kr_fail(err, KR_E_ARG, "row %u: query of %u tokens at %llu over %llu stored ones in layer %u", i,
-                       row->tokens, (unsigned long long)row->position, (unsigned long long)length, a->layer);
+    if (row_end(row) > length ||
+        (a->lists != 0 && !row->is_prefill && (row->tokens != 1 || row_end(row) != length)))
+        return kr_fail(err, KR_E_ARG, "row %u: query of %u tokens at %llu over %llu stored ones in layer %u",
+                       i, row->tokens, (unsigned long long)row->position, (unsigned long long)length,
+                       a->layer);
     if (kr_geometry_first_page(a->geometry, group, row->position) < row->session->group[group].first)
         return kr_fail(err, KR_E_UNSUPPORTED, "row %u: position %llu needs pages that left its window", i,
                        (unsigned long long)row->position);
@@ -85,13 +89,16 @@ static kr_status find_rows(attend *a, uint64_t client, const kr_msg_row *row, kr
         row_state *r = &a->row[i];
         kr_status status;
 
-        *r = (row_state){.position = row[i].position, .tokens = row[i].tokens, .first_token = a->tokens,
+        *r = (row_state){.position = row[i].position,
+                         .tokens = row[i].tokens,
+                         .first_token = a->tokens,
                          .is_prefill = row[i].is_prefill != 0};
         status = kr_store_find(&a->node->store, row[i].session, client, &r->session, err);
         if (status != KR_OK)
             return status;
         if (r->session->home != a->device->number)
-            return kr_fail(err, KR_E_ARG, "row %u: the session's home is device %u, the message is for device %u", i,
+            return kr_fail(err, KR_E_ARG,
+                           "row %u: the session's home is device %u, the message is for device %u", i,
                            r->session->home, a->device->number);
         if (r->session->stamp == a->device->stamp)
             return kr_fail(err, KR_E_ARG, "row %u: the session has another row in the same message", i);
@@ -119,7 +126,8 @@ static kr_status read_rows(attend *a, uint64_t client, uint64_t *used, kr_err *e
         return status;
     a->row = (row_state *)(void *)a->device->rows.data;
     row = (kr_msg_row *)(void *)(a->row + a->rows);
-    status = kr_msg_rows_read(m->payload, m->header.payload_bytes, a->rows, a->geometry->tokens_max, row, used, err);
+    status = kr_msg_rows_read(m->payload, m->header.payload_bytes, a->rows, a->geometry->tokens_max, row,
+                              used, err);
     return status == KR_OK ? find_rows(a, client, row, err) : status;
 }
 
@@ -154,8 +162,8 @@ static kr_status read_lists(attend *a, uint64_t offset, uint64_t *used, kr_err *
             const uint64_t units = kr_ceil_div(a->row[r].position + i / a->lists + 1, unit);
 
             if (count > a->stride || (count > 0 && indices[at + count - 1] >= units))
-                return kr_fail(err, KR_E_ARG, "row %u: a list of %u units, at most %u below %llu expected", r, count,
-                               a->stride, (unsigned long long)units);
+                return kr_fail(err, KR_E_ARG, "row %u: a list of %u units, at most %u below %llu expected", r,
+                               count, a->stride, (unsigned long long)units);
             memcpy(a->selected + (uint64_t)list * a->stride, indices + at, 4ull * count);
             at += count;
         }
@@ -220,7 +228,8 @@ static kr_status grow(attend *a, kr_err *err)
     if ((a->flags & KR_MSG_NO_APPEND) != 0)
         return KR_OK;
     for (uint32_t i = 0; i < a->rows && status == KR_OK; i++)
-        status = kr_store_grow(&a->node->store, a->row[i].session, a->layer, a->row[i].position, a->row[i].tokens, err);
+        status = kr_store_grow(&a->node->store, a->row[i].session, a->layer, a->row[i].position,
+                               a->row[i].tokens, err);
     for (uint32_t i = 0; i < a->rows && status == KR_OK; i++)
         status = kr_kv_session_boundary(a->row[i].session, a->row[i].position, a->row[i].is_prefill, err);
     return status;
@@ -246,16 +255,22 @@ static node_job make_job(const attend *a, const row_state *row, uint64_t *worksp
         j.value = a->value + element * token * s->kv_heads * s->value_dim;
     }
     j.job = (kr_job){
-        .plan = &g->plan[a->layer], .config = &g->config[a->layer], .ops = &a->node->ops,
-        .first_position = position, .queries = queries, .is_prefill = row->is_prefill,
+        .plan = &g->plan[a->layer],
+        .config = &g->config[a->layer],
+        .ops = &a->node->ops,
+        .first_position = position,
+        .queries = queries,
+        .is_prefill = row->is_prefill,
         .query = (const float *)(const void *)a->query + (uint64_t)token * s->heads * s->key_dim,
-        .selected = a->selected + list * a->stride, .selected_count = a->counts + list,
+        .selected = a->selected + list * a->stride,
+        .selected_count = a->counts + list,
         .selected_stride = a->stride,
         .output = a->output + (uint64_t)token * s->heads * s->value_dim,
         .nan_count = &a->device->nan_scores,
         .step = a->message->header.step,
     };
-    *workspace = kr_align_up(j.method->workspace_bytes(&g->plan[a->layer], &g->config[a->layer], s, queries, present), 64);
+    *workspace = kr_align_up(
+        j.method->workspace_bytes(&g->plan[a->layer], &g->config[a->layer], s, queries, present), 64);
     return j;
 }
 
@@ -349,15 +364,21 @@ static kr_status reply(attend *a, node_connection *connection, kr_err *err)
         piece[pieces++] = (kr_piece){a->counts, 4 * lists};
         piece[pieces++] = (kr_piece){a->selected, 4 * indices};
     }
-    return node_reply(connection, a->message, indices_only ? KR_MSG_INDICES : KR_MSG_OUTPUT, a->rows, piece, pieces, err);
+    return node_reply(connection, a->message, indices_only ? KR_MSG_INDICES : KR_MSG_OUTPUT, a->rows, piece,
+                      pieces, err);
 }
 
-kr_status node_attend(kr_node *node, node_device *device, node_connection *connection, const kr_message *message,
-                      kr_err *err)
+kr_status node_attend(kr_node *node, node_device *device, node_connection *connection,
+                      const kr_message *message, kr_err *err)
 {
     const kr_geometry *g = &node->store.geometry;
-    attend a = {.node = node, .device = device, .message = message, .geometry = g,
-                .layer = message->header.layer, .rows = message->header.rows, .flags = message->header.flags};
+    attend a = {.node = node,
+                .device = device,
+                .message = message,
+                .geometry = g,
+                .layer = message->header.layer,
+                .rows = message->header.rows,
+                .flags = message->header.flags};
     const uint64_t begin = kr_now_ns(node->config.clock);
     kr_status status;
 

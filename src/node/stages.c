@@ -13,9 +13,9 @@ struct stage_run {
     node_job *jobs;
     const uint32_t *start; /* [count + 1] first part of each job */
     uint32_t count;
-    bool spilled;          /* some job has pages elsewhere: parts ask where they belong */
-    node_device *owner;    /* who waits for a help run */
-    bool done;             /* under owner->lock */
+    bool spilled;       /* some job has pages elsewhere: parts ask where they belong */
+    node_device *owner; /* who waits for a help run */
+    bool done;          /* under owner->lock */
     struct stage_run *next;
 };
 
@@ -52,7 +52,7 @@ static void run_part(void *context, uint32_t part, uint32_t worker)
 
     if (run->spilled) {
         const uint32_t where = stage->device != NULL && job->session->spilled ? stage->device(&job->job, own)
-                                                                                : job->session->home;
+                                                                              : job->session->home;
         if (where != share->device->number)
             return;
     }
@@ -129,7 +129,8 @@ static void run_everywhere(kr_node *node, node_device *device, const stage_run *
 void node_run_stage(kr_node *node, node_device *device, kr_stage_kind stage, node_job *jobs, uint32_t count)
 {
     uint32_t *start = (uint32_t *)(void *)device->starts.data; /* room was made with the jobs */
-    stage_run run = {.node = node, .stage = stage, .jobs = jobs, .start = start, .count = count, .owner = device};
+    stage_run run = {
+        .node = node, .stage = stage, .jobs = jobs, .start = start, .count = count, .owner = device};
     const uint64_t begin = kr_now_ns(node->config.clock);
 
     KR_CHECK(device->starts.capacity >= (count + 1) * sizeof *start);

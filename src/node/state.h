@@ -26,7 +26,7 @@
 
 /* Memory that grows to the largest message and is then reused. */
 typedef struct {
-    uint8_t *data;     /* [capacity], 64-byte aligned, zero when new */
+    uint8_t *data; /* [capacity], 64-byte aligned, zero when new */
     uint64_t capacity;
     void *memory;
 } node_buffer;
@@ -60,18 +60,18 @@ typedef struct {
     kr_node *node;
     uint32_t number;
     kr_team *team;
-    pthread_mutex_t work;    /* held while a message is handled */
-    node_buffer scratch;     /* [threads][scratch_bytes] */
+    pthread_mutex_t work; /* held while a message is handled */
+    node_buffer scratch;  /* [threads][scratch_bytes] */
     size_t scratch_bytes;
     node_buffer rows, jobs, starts, workspace, output, counts, indices;
     uint64_t workspace_bytes; /* capacity of a wave */
-    uint64_t stamp;          /* of the message being handled, to find a session's second row */
+    uint64_t stamp;           /* of the message being handled, to find a session's second row */
     _Atomic uint64_t busy_ns, stage_ns[KR_STAGES];
-    uint64_t nan_scores;     /* added to by parts at once: __atomic builtins only */
+    uint64_t nan_scores; /* added to by parts at once: __atomic builtins only */
 
     /* The device's own thread, when the node has several devices and serves. */
     pthread_t thread;
-    pthread_mutex_t lock;    /* of the fields below */
+    pthread_mutex_t lock; /* of the fields below */
     pthread_cond_t changed;
     node_item *first, *last; /* messages in order */
     stage_run *help;         /* stages other devices asked for */
@@ -84,16 +84,16 @@ struct kr_node {
     kr_cpu_probe probe;
     char save_folder[4096];
     uint32_t epoch;
-    uint32_t *cpus;          /* [devices][threads], NULL: not bound */
+    uint32_t *cpus;                 /* [devices][threads], NULL: not bound */
     pthread_rwlock_t configuration; /* read while a message is handled, written by CONFIGURE */
     bool configured;
     kr_msg_configure configure;
     kr_msg_layer layers[KR_MSG_LAYERS_MAX];
     kr_store store;
-    node_device *device;     /* [devices] */
+    node_device *device; /* [devices] */
     uint32_t devices_made;
-    pthread_mutex_t start;   /* of threaded */
-    bool threaded;           /* device threads run */
+    pthread_mutex_t start; /* of threaded */
+    bool threaded;         /* device threads run */
     _Atomic bool stop;
     _Atomic uint64_t clients, messages, bytes_in, bytes_out;
 };
@@ -105,15 +105,15 @@ struct node_connection {
     uint64_t client;
     pthread_mutex_t lock;
     pthread_cond_t idle;
-    uint32_t in_flight;      /* messages given to device threads */
-    bool broken;             /* a reply could not be sent */
+    uint32_t in_flight; /* messages given to device threads */
+    bool broken;        /* a reply could not be sent */
 };
 
 /* ---- rows.c: ATTEND ---- */
 
 /* Checks, stores, runs and answers one ATTEND on its device; device->work held. */
-kr_status node_attend(kr_node *node, node_device *device, node_connection *connection, const kr_message *message,
-                      kr_err *err);
+kr_status node_attend(kr_node *node, node_device *device, node_connection *connection,
+                      const kr_message *message, kr_err *err);
 
 /* ---- stages.c ---- */
 

@@ -28,7 +28,8 @@ static void attend_row(const kr_attend_tiled_args *a, uint32_t r)
         float dot = 0.0f;
 
         for (uint32_t c = 0; c < a->key_dim; c++)
-            dot = fmaf(a->query[r][c], element(a->type, a->key_tile[i / TILE], (uint64_t)c * TILE + i % TILE), dot);
+            dot = fmaf(a->query[r][c], element(a->type, a->key_tile[i / TILE], (uint64_t)c * TILE + i % TILE),
+                       dot);
         p[i] = dot * a->scale;
         maximum = p[i] > maximum ? p[i] : maximum;
     }
@@ -39,7 +40,8 @@ static void attend_row(const kr_attend_tiled_args *a, uint32_t r)
         p[i] = kr_exp_f32(p[i] - (maximum == -INFINITY ? 0.0f : maximum));
         lane[i % TILE] += p[i];
         for (uint32_t d = 0; d < a->value_dim; d++)
-            acc[d] = fmaf(p[i], element(a->type, a->value_row[i / TILE], (uint64_t)(i % TILE) * a->value_dim + d),
+            acc[d] = fmaf(p[i],
+                          element(a->type, a->value_row[i / TILE], (uint64_t)(i % TILE) * a->value_dim + d),
                           acc[d]);
     }
     a->maximum[r] = maximum;
@@ -52,8 +54,8 @@ void kr_attend_tiled_scalar(const kr_attend_tiled_args *a)
         attend_row(a, r);
 }
 
-void kr_attend_merge(float *maximum, float *sum, float *accumulator, float next_maximum,
-                     float next_sum, const float *next_accumulator, uint32_t value_dim)
+void kr_attend_merge(float *maximum, float *sum, float *accumulator, float next_maximum, float next_sum,
+                     const float *next_accumulator, uint32_t value_dim)
 {
     const float larger = next_maximum > *maximum ? next_maximum : *maximum;
     const float shift = larger == -INFINITY ? 0.0f : larger;

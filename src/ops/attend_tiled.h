@@ -27,18 +27,18 @@
 enum { KR_ATTEND_ROW_GROUP = 6 /* rows a variant works on at once: scratch of kr_attend_tiled_args */ };
 
 typedef struct {
-    const float *const *query;  /* [rows] pointers to [key_dim] */
-    const uint32_t *from, *to;  /* [rows] visible range inside the segment, to <= positions */
-    uint32_t rows;              /* query rows that share this KV head */
+    const float *const *query;    /* [rows] pointers to [key_dim] */
+    const uint32_t *from, *to;    /* [rows] visible range inside the segment, to <= positions */
+    uint32_t rows;                /* query rows that share this KV head */
     const void *const *key_tile;  /* [ceil(positions/16)] tiles, each [key_dim][16] of type */
     const void *const *value_row; /* [ceil(positions/16)] first value row of the tile, [16][value_dim] */
-    uint32_t positions;         /* list positions in this segment, <= KR_SEGMENT */
+    uint32_t positions;           /* list positions in this segment, <= KR_SEGMENT */
     uint32_t key_dim, value_dim;
-    kr_dtype type;              /* KR_F32, KR_F16 or KR_BF16, keys and values */
+    kr_dtype type; /* KR_F32, KR_F16 or KR_BF16, keys and values */
     float scale;
-    float *scores;              /* scratch [min(rows, KR_ATTEND_ROW_GROUP)][ceil16(positions)] */
-    float *maximum, *sum;       /* out [rows] */
-    float *accumulator;         /* out [rows][value_dim], unnormalised */
+    float *scores;        /* scratch [min(rows, KR_ATTEND_ROW_GROUP)][ceil16(positions)] */
+    float *maximum, *sum; /* out [rows] */
+    float *accumulator;   /* out [rows][value_dim], unnormalised */
 } kr_attend_tiled_args;
 
 typedef void (*kr_attend_tiled_fn)(const kr_attend_tiled_args *args);
@@ -46,8 +46,8 @@ typedef void (*kr_attend_tiled_fn)(const kr_attend_tiled_args *args);
 /* Joins the partial result of the next segment into a running one: the running triple starts as
  * (-inf, 0, 0). Same order of operations everywhere (multiply, multiply, add: no FMA); finish
  * divides by the sum (0 when nothing was visible). */
-void kr_attend_merge(float *maximum, float *sum, float *accumulator, float next_maximum,
-                     float next_sum, const float *next_accumulator, uint32_t value_dim);
+void kr_attend_merge(float *maximum, float *sum, float *accumulator, float next_maximum, float next_sum,
+                     const float *next_accumulator, uint32_t value_dim);
 void kr_attend_finish(float sum, const float *accumulator, float *output, uint32_t value_dim);
 
 #endif

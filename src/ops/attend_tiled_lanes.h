@@ -26,20 +26,18 @@ enum {
     VALUE_AHEAD = 64 /* tokens of prefetch distance */
 };
 
-_Static_assert(KR_ATTEND_ROW_GROUP % (int)BLOCK_ROWS == 0,
-               "a row group is whole blocks");
+_Static_assert(KR_ATTEND_ROW_GROUP % (int)BLOCK_ROWS == 0, "a row group is whole blocks");
 
 /* Raw dots of rows x tiles into score[row][tile * TILE ..]. next = tiles to prefetch, or NULL. */
-KR_INLINE void dot_block(const kr_attend_tiled_args *a, const float *const *query, float *score, size_t stride,
-                      uint32_t tile, const void *const *next, const uint32_t rows, const uint32_t tiles,
-                      const kr_dtype type)
+KR_INLINE void dot_block(const kr_attend_tiled_args *a, const float *const *query, float *score,
+                         size_t stride, uint32_t tile, const void *const *next, const uint32_t rows,
+                         const uint32_t tiles, const kr_dtype type)
 {
     kr_lanes sum[BLOCK_ROWS][BLOCK_TILES * H];
     const size_t bytes = type == KR_F32 ? 4 : 2;
 
-    KR_UNROLL for (uint32_t r = 0; r < rows; r++)
-        KR_UNROLL for (uint32_t v = 0; v < tiles * H; v++)
-            sum[r][v] = lanes_set(0.0f);
+    KR_UNROLL for (uint32_t r = 0; r < rows; r++) KR_UNROLL for (uint32_t v = 0; v < tiles * H; v++)
+        sum[r][v] = lanes_set(0.0f);
     for (uint32_t c = 0; c < a->key_dim; c++) {
         kr_lanes key[BLOCK_TILES * H];
 
@@ -48,40 +46,39 @@ KR_INLINE void dot_block(const kr_attend_tiled_args *a, const float *const *quer
                 KR_PREFETCH((const char *)next[t] + c * TILE * bytes);
         KR_UNROLL for (uint32_t v = 0; v < tiles * H; v++)
             key[v] = lanes_load_as(type, a->key_tile[tile + v / H], (size_t)c * TILE + v % H * KR_LANES);
-        KR_UNROLL for (uint32_t r = 0; r < rows; r++) {
+        KR_UNROLL for (uint32_t r = 0; r < rows; r++)
+        {
             const kr_lanes q = lanes_set(query[r][c]);
 
-            KR_UNROLL for (uint32_t v = 0; v < tiles * H; v++)
-                sum[r][v] = lanes_fma(q, key[v], sum[r][v]);
+            KR_UNROLL for (uint32_t v = 0; v < tiles * H; v++) sum[r][v] = lanes_fma(q, key[v], sum[r][v]);
         }
     }
-    KR_UNROLL for (uint32_t r = 0; r < rows; r++)
-        KR_UNROLL for (uint32_t v = 0; v < tiles * H; v++)
-            lanes_store(score + r * stride + (size_t)tile * TILE + v * KR_LANES, sum[r][v]);
+    KR_UNROLL for (uint32_t r = 0; r < rows; r++) KR_UNROLL for (uint32_t v = 0; v < tiles * H; v++)
+        lanes_store(score + r * stride + (size_t)tile * TILE + v * KR_LANES, sum[r][v]);
 }
 
 /* All tiles of [tile, end) for a block of rows. */
 KR_INLINE void dot_rows(const kr_attend_tiled_args *a, const float *const *query, float *score, size_t stride,
-                     uint32_t tile, uint32_t end, const uint32_t rows, const kr_dtype type)
+                        uint32_t tile, uint32_t end, const uint32_t rows, const kr_dtype type)
 {
     for (; tile + BLOCK_TILES <= end; tile += BLOCK_TILES)
         dot_block(a, query, score, stride, tile,
-                  tile + 2 * BLOCK_TILES <= end ? a->key_tile + tile + BLOCK_TILES : NULL, rows, BLOCK_TILES, type);
+                  tile + 2 * BLOCK_TILES <= end ? a->key_tile + tile + BLOCK_TILES : NULL, rows, BLOCK_TILES,
+                  type);
     for (; tile < end; tile++)
         dot_block(a, query, score, stride, tile, NULL, rows, 1, type);
 }
 
 /* acc[row][dim .. dim + vectors * KR_LANES) += p[row][i] * value[i], i ascending over [from, to). */
 KR_INLINE void value_block(const kr_attend_tiled_args *a, const float *p, size_t stride, float *acc,
-                        uint32_t dim, uint32_t from, uint32_t to, const uint32_t rows,
-                        const uint32_t vectors, const kr_dtype type)
+                           uint32_t dim, uint32_t from, uint32_t to, const uint32_t rows,
+                           const uint32_t vectors, const kr_dtype type)
 {
     kr_lanes sum[BLOCK_ROWS][BLOCK_VECTORS];
     const size_t bytes = type == KR_F32 ? 4 : 2;
 
-    KR_UNROLL for (uint32_t r = 0; r < rows; r++)
-        KR_UNROLL for (uint32_t v = 0; v < vectors; v++)
-            sum[r][v] = lanes_load(acc + (size_t)r * a->value_dim + dim + v * KR_LANES);
+    KR_UNROLL for (uint32_t r = 0; r < rows; r++) KR_UNROLL for (uint32_t v = 0; v < vectors; v++)
+        sum[r][v] = lanes_load(acc + (size_t)r * a->value_dim + dim + v * KR_LANES);
     for (uint32_t i = from; i < to; i++) {
         const size_t first = (size_t)(i % TILE) * a->value_dim + dim;
         const void *value = a->value_row[i / TILE];
@@ -89,25 +86,23 @@ KR_INLINE void value_block(const kr_attend_tiled_args *a, const float *p, size_t
 
         if (i + VALUE_AHEAD < to) {
             const char *ahead = (const char *)a->value_row[i / TILE + VALUE_AHEAD / TILE] + first * bytes;
-            KR_UNROLL for (uint32_t b = 0; b < vectors * KR_LANES * bytes; b += 64)
-                KR_PREFETCH(ahead + b);
+            KR_UNROLL for (uint32_t b = 0; b < vectors * KR_LANES * bytes; b += 64) KR_PREFETCH(ahead + b);
         }
         KR_UNROLL for (uint32_t v = 0; v < vectors; v++)
             x[v] = lanes_load_as(type, value, first + v * KR_LANES);
-        KR_UNROLL for (uint32_t r = 0; r < rows; r++) {
+        KR_UNROLL for (uint32_t r = 0; r < rows; r++)
+        {
             const kr_lanes w = lanes_set(p[r * stride + i]);
 
-            KR_UNROLL for (uint32_t v = 0; v < vectors; v++)
-                sum[r][v] = lanes_fma(w, x[v], sum[r][v]);
+            KR_UNROLL for (uint32_t v = 0; v < vectors; v++) sum[r][v] = lanes_fma(w, x[v], sum[r][v]);
         }
     }
-    KR_UNROLL for (uint32_t r = 0; r < rows; r++)
-        KR_UNROLL for (uint32_t v = 0; v < vectors; v++)
-            lanes_store(acc + (size_t)r * a->value_dim + dim + v * KR_LANES, sum[r][v]);
+    KR_UNROLL for (uint32_t r = 0; r < rows; r++) KR_UNROLL for (uint32_t v = 0; v < vectors; v++)
+        lanes_store(acc + (size_t)r * a->value_dim + dim + v * KR_LANES, sum[r][v]);
 }
 
 KR_INLINE void value_rows(const kr_attend_tiled_args *a, const float *p, size_t stride, float *acc,
-                       uint32_t from, uint32_t to, const uint32_t rows, const kr_dtype type)
+                          uint32_t from, uint32_t to, const uint32_t rows, const kr_dtype type)
 {
     uint32_t d = 0;
 
@@ -118,32 +113,45 @@ KR_INLINE void value_rows(const kr_attend_tiled_args *a, const float *p, size_t 
     for (; d < a->value_dim; d++)
         for (uint32_t r = 0; r < rows; r++)
             for (uint32_t i = from; i < to; i++)
-                acc[(size_t)r * a->value_dim + d] =
-                    fmaf(p[r * stride + i], lanes_load_one(type, a->value_row[i / TILE], (size_t)(i % TILE) * a->value_dim + d),
-                         acc[(size_t)r * a->value_dim + d]);
+                acc[(size_t)r * a->value_dim + d] = fmaf(
+                    p[r * stride + i],
+                    lanes_load_one(type, a->value_row[i / TILE], (size_t)(i % TILE) * a->value_dim + d),
+                    acc[(size_t)r * a->value_dim + d]);
 }
 
 /* Constant numbers of rows, so that the register blocks unroll. */
-#define BY_ROWS(FN, ROWS, TYPE, ...)                        \
-    switch (ROWS) {                                         \
-    case 1: FN(__VA_ARGS__, 1, TYPE); break;                \
-    case 2: FN(__VA_ARGS__, 2, TYPE); break;                \
-    case 3: FN(__VA_ARGS__, BLOCK_ROWS > 2 ? 3 : 1, TYPE); break; \
-    case 4: FN(__VA_ARGS__, BLOCK_ROWS > 2 ? 4 : 1, TYPE); break; \
-    case 5: FN(__VA_ARGS__, BLOCK_ROWS > 2 ? 5 : 1, TYPE); break; \
-    default: FN(__VA_ARGS__, BLOCK_ROWS, TYPE); break;      \
+#define BY_ROWS(FN, ROWS, TYPE, ...)                   \
+    switch (ROWS) {                                    \
+    case 1:                                            \
+        FN(__VA_ARGS__, 1, TYPE);                      \
+        break;                                         \
+    case 2:                                            \
+        FN(__VA_ARGS__, 2, TYPE);                      \
+        break;                                         \
+    case 3:                                            \
+        FN(__VA_ARGS__, BLOCK_ROWS > 2 ? 3 : 1, TYPE); \
+        break;                                         \
+    case 4:                                            \
+        FN(__VA_ARGS__, BLOCK_ROWS > 2 ? 4 : 1, TYPE); \
+        break;                                         \
+    case 5:                                            \
+        FN(__VA_ARGS__, BLOCK_ROWS > 2 ? 5 : 1, TYPE); \
+        break;                                         \
+    default:                                           \
+        FN(__VA_ARGS__, BLOCK_ROWS, TYPE);             \
+        break;                                         \
     }
 
-#define DEFINE_TYPE(NAME, TYPE)                                                                                \
-    static void dot_##NAME(const kr_attend_tiled_args *a, const float *const *query, float *score,             \
-                           size_t stride, uint32_t tile, uint32_t end, uint32_t rows)                          \
-    {                                                                                                          \
-        BY_ROWS(dot_rows, rows, TYPE, a, query, score, stride, tile, end)                                      \
-    }                                                                                                          \
-    static void value_##NAME(const kr_attend_tiled_args *a, const float *p, size_t stride, float *acc,         \
-                             uint32_t from, uint32_t to, uint32_t rows)                                        \
-    {                                                                                                          \
-        BY_ROWS(value_rows, rows, TYPE, a, p, stride, acc, from, to)                                           \
+#define DEFINE_TYPE(NAME, TYPE)                                                                        \
+    static void dot_##NAME(const kr_attend_tiled_args *a, const float *const *query, float *score,     \
+                           size_t stride, uint32_t tile, uint32_t end, uint32_t rows)                  \
+    {                                                                                                  \
+        BY_ROWS(dot_rows, rows, TYPE, a, query, score, stride, tile, end)                              \
+    }                                                                                                  \
+    static void value_##NAME(const kr_attend_tiled_args *a, const float *p, size_t stride, float *acc, \
+                             uint32_t from, uint32_t to, uint32_t rows)                                \
+    {                                                                                                  \
+        BY_ROWS(value_rows, rows, TYPE, a, p, stride, acc, from, to)                                   \
     }
 
 DEFINE_TYPE(f32, KR_F32)
@@ -192,7 +200,8 @@ static void softmax_row(const kr_attend_tiled_args *a, uint32_t r, float *score)
     for (uint32_t h = 0; h < H; h++)
         sum[h] = lanes_set(0.0f);
     for (uint32_t i = first * TILE; i < end * TILE; i += TILE)
-        KR_UNROLL for (uint32_t h = 0; h < H; h++) {
+        KR_UNROLL for (uint32_t h = 0; h < H; h++)
+        {
             const kr_lanes p = lanes_exp(lanes_sub(lanes_load(score + i + h * KR_LANES), shift));
 
             lanes_store(score + i + h * KR_LANES, p);
@@ -224,8 +233,8 @@ static void attend_group(const kr_attend_tiled_args *a, uint32_t row, uint32_t r
     }
     if (low < high)
         for (uint32_t r = 0; r < rows; r += BLOCK_ROWS)
-            t->dot(a, a->query + row + r, a->scores + r * stride, stride, low / TILE, (high + TILE - 1) / TILE,
-                   rows - r < BLOCK_ROWS ? rows - r : BLOCK_ROWS);
+            t->dot(a, a->query + row + r, a->scores + r * stride, stride, low / TILE,
+                   (high + TILE - 1) / TILE, rows - r < BLOCK_ROWS ? rows - r : BLOCK_ROWS);
     for (uint32_t r = 0; r < rows; r++)
         softmax_row(a, row + r, a->scores + r * stride);
     for (uint32_t r = 0; r < rows; r++) {
@@ -238,7 +247,8 @@ static void attend_group(const kr_attend_tiled_args *a, uint32_t row, uint32_t r
         t->value(a, a->scores + r * stride, stride, acc + (size_t)r * a->value_dim, common_from, common_to,
                  rows - r < BLOCK_ROWS ? rows - r : BLOCK_ROWS);
     for (uint32_t r = 0; r < rows; r++)
-        t->value(a, a->scores + r * stride, stride, acc + (size_t)r * a->value_dim, common_to, a->to[row + r], 1);
+        t->value(a, a->scores + r * stride, stride, acc + (size_t)r * a->value_dim, common_to, a->to[row + r],
+                 1);
 }
 
 void KR_ATTEND_TILED_NAME(const kr_attend_tiled_args *a)

@@ -24,10 +24,7 @@ static inline bool kr_cpu_avx512(void)
            __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
 }
 
-static inline bool kr_cpu_avx512bf16(void)
-{
-    return kr_cpu_avx512() && __builtin_cpu_supports("avx512bf16");
-}
+static inline bool kr_cpu_avx512bf16(void) { return kr_cpu_avx512() && __builtin_cpu_supports("avx512bf16"); }
 
 /* Not every compiler's __builtin_cpu_supports knows the name: CPUID leaf 7, EDX bit 23. */
 static inline bool kr_cpu_avx512fp16(void)

@@ -9,27 +9,27 @@
 enum { TILE = 16 };
 
 /* One body for the 16-bit types and F32: kept elements are copied as they are, compared as F32. */
-#define DEFINE_BOUNDS(NAME, TYPE, TO_F32)                                              \
-    static void NAME(const kr_page_bounds_args *a)                                     \
-    {                                                                                  \
-        const TYPE *tile = a->key_tile;                                                \
-        TYPE *max = a->bounds, *min = max + a->dim;                                    \
-                                                                                       \
-        for (uint32_t c = 0; c < a->dim; c++) {                                        \
-            const TYPE *key = tile + (uint64_t)c * TILE + a->first;                    \
-            TYPE high = a->reset ? key[0] : max[c], low = a->reset ? key[0] : min[c];  \
-                                                                                       \
-            for (uint32_t t = 0; t < a->count; t++) {                                  \
-                const float k = TO_F32(key[t]);                                        \
-                                                                                       \
-                if (k > TO_F32(high) || isnan(k))                                      \
-                    high = key[t];                                                     \
-                if (k < TO_F32(low) || isnan(k))                                       \
-                    low = key[t];                                                      \
-            }                                                                          \
-            max[c] = high;                                                             \
-            min[c] = low;                                                              \
-        }                                                                              \
+#define DEFINE_BOUNDS(NAME, TYPE, TO_F32)                                             \
+    static void NAME(const kr_page_bounds_args *a)                                    \
+    {                                                                                 \
+        const TYPE *tile = a->key_tile;                                               \
+        TYPE *max = a->bounds, *min = max + a->dim;                                   \
+                                                                                      \
+        for (uint32_t c = 0; c < a->dim; c++) {                                       \
+            const TYPE *key = tile + (uint64_t)c * TILE + a->first;                   \
+            TYPE high = a->reset ? key[0] : max[c], low = a->reset ? key[0] : min[c]; \
+                                                                                      \
+            for (uint32_t t = 0; t < a->count; t++) {                                 \
+                const float k = TO_F32(key[t]);                                       \
+                                                                                      \
+                if (k > TO_F32(high) || isnan(k))                                     \
+                    high = key[t];                                                    \
+                if (k < TO_F32(low) || isnan(k))                                      \
+                    low = key[t];                                                     \
+            }                                                                         \
+            max[c] = high;                                                            \
+            min[c] = low;                                                             \
+        }                                                                             \
     }
 
 #define KEEP(x) (x)

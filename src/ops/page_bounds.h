@@ -17,12 +17,12 @@
 #include "base/num.h"
 
 typedef struct {
-    const void *key_tile;   /* [dim][16] of type; holds one unit, or part of one, or several */
-    uint32_t first, count;  /* tokens [first, first+count) of the tile are new; count >= 1 */
-    bool reset;             /* token first begins a unit: bounds start from it */
+    const void *key_tile;  /* [dim][16] of type; holds one unit, or part of one, or several */
+    uint32_t first, count; /* tokens [first, first+count) of the tile are new; count >= 1 */
+    bool reset;            /* token first begins a unit: bounds start from it */
     uint32_t dim;
     kr_dtype type;
-    void *bounds;           /* in/out [2][dim] of type */
+    void *bounds; /* in/out [2][dim] of type */
 } kr_page_bounds_args;
 
 typedef void (*kr_page_bounds_fn)(const kr_page_bounds_args *args);
@@ -33,7 +33,7 @@ typedef struct {
     uint64_t units;
     uint32_t dim;
     kr_dtype type;
-    float *score;             /* out [units] */
+    float *score; /* out [units] */
 } kr_page_score_args;
 
 typedef void (*kr_page_score_fn)(const kr_page_score_args *args);

@@ -19,10 +19,10 @@ KR_INLINE void score_units(const kr_page_score_args *a, const kr_dtype type)
 
         for (size_t b = 0; u + UNITS_AHEAD < a->units && b < 2 * a->dim * bytes; b += 64)
             KR_PREFETCH((const char *)a->bounds[u + UNITS_AHEAD] + b);
-        KR_UNROLL for (uint32_t h = 0; h < H; h++)
-            sum[h] = lanes_set(0.0f);
+        KR_UNROLL for (uint32_t h = 0; h < H; h++) sum[h] = lanes_set(0.0f);
         for (; c + TILE <= a->dim; c += TILE)
-            KR_UNROLL for (uint32_t h = 0; h < H; h++) {
+            KR_UNROLL for (uint32_t h = 0; h < H; h++)
+            {
                 const kr_lanes q = lanes_load(a->query + c + h * KR_LANES);
                 const kr_lanes high = lanes_mul(lanes_load_as(type, bounds, c + h * KR_LANES), q);
                 const kr_lanes low = lanes_mul(lanes_load_as(type, bounds, a->dim + c + h * KR_LANES), q);

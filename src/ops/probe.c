@@ -1,3 +1,4 @@
+/* The list of probe loops, and the one that every CPU can run. */
 #include "ops/probe.h"
 
 #include <math.h>

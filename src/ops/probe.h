@@ -5,7 +5,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef enum { KR_PROBE_F32_FMA, KR_PROBE_BF16_DOT, KR_PROBE_F16_FMA, KR_PROBE_I8_DOT, KR_PROBE_UNITS } kr_probe_unit;
+typedef enum {
+    KR_PROBE_F32_FMA,
+    KR_PROBE_BF16_DOT,
+    KR_PROBE_F16_FMA,
+    KR_PROBE_I8_DOT,
+    KR_PROBE_UNITS
+} kr_probe_unit;
 
 typedef struct {
     const char *name;

@@ -9,13 +9,10 @@ double KR_PROBE_NAME(uint32_t iterations, float *sink)
     KR_PROBE_VECTOR sum[CHAINS];
     float total = 0.0f;
 
-    _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++)
-        sum[i] = KR_PROBE_START(i);
+    _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) sum[i] = KR_PROBE_START(i);
     for (uint32_t n = 0; n < iterations; n++)
-        _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++)
-            sum[i] = KR_PROBE_STEP(sum[i]);
-    _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++)
-        total += KR_PROBE_VALUE(sum[i]);
+        _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) sum[i] = KR_PROBE_STEP(sum[i]);
+    _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) total += KR_PROBE_VALUE(sum[i]);
     *sink = total;
     return (double)CHAINS * KR_PROBE_OPS * iterations;
 }

@@ -8,12 +8,12 @@
 #include <stdint.h>
 
 typedef struct {
-    const float *score;   /* [n] */
+    const float *score; /* [n] */
     uint64_t n;
     uint32_t k;
-    uint32_t *position;   /* out [min(k, n)], ascending */
-    void *scratch;        /* kr_select_scratch_bytes(n, k), 64-byte aligned */
-    uint64_t *nan_count;  /* added to */
+    uint32_t *position;  /* out [min(k, n)], ascending */
+    void *scratch;       /* kr_select_scratch_bytes(n, k), 64-byte aligned */
+    uint64_t *nan_count; /* added to */
 } kr_select_topk_args;
 
 /* Returns the number of positions written. */

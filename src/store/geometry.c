@@ -1,3 +1,4 @@
+/* Sizes that follow from a configuration. */
 #include "store/geometry.h"
 
 #include "base/num.h"
@@ -15,8 +16,8 @@ static kr_status check_groups(const kr_geometry *g, kr_err *err)
         if (group >= g->groups)
             return kr_fail(err, KR_E_SHAPE, "layer %u is in group %u of %u", l, group, g->groups);
         if (g->shape[l].window != g->window[group])
-            return kr_fail(err, KR_E_SHAPE, "layer %u has window %u, its group %u has %u", l, g->shape[l].window,
-                           group, g->window[group]);
+            return kr_fail(err, KR_E_SHAPE, "layer %u has window %u, its group %u has %u", l,
+                           g->shape[l].window, group, g->window[group]);
         if (!g->plan[l].owns_index && g->plan[l].index_owner >= l)
             return kr_fail(err, KR_E_SHAPE, "layer %u uses the index of layer %u, which is not earlier", l,
                            g->plan[l].index_owner);
@@ -46,7 +47,8 @@ kr_status kr_geometry_complete(kr_geometry *g, kr_err *err)
     for (uint32_t i = 0; i < g->groups && status == KR_OK; i++) {
         if (!seen[i])
             return kr_fail(err, KR_E_SHAPE, "layer group %u has no layer", i);
-        status = kr_layout_page(g->shape, g->plan, g->group_of, g->layers, i, g->layout, &g->page_bytes[i], err);
+        status = kr_layout_page(g->shape, g->plan, g->group_of, g->layers, i, g->layout, &g->page_bytes[i],
+                                err);
     }
     return status;
 }

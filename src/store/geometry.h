@@ -10,9 +10,9 @@ enum { KR_GROUPS_MAX = 2 };
 
 typedef struct {
     uint32_t layers, groups;
-    uint64_t context_max;  /* tokens of the longest session */
-    uint32_t tokens_max;   /* new tokens of one message */
-    uint64_t fingerprint;  /* of the model */
+    uint64_t context_max; /* tokens of the longest session */
+    uint32_t tokens_max;  /* new tokens of one message */
+    uint64_t fingerprint; /* of the model */
     kr_attention_shape shape[KR_LAYERS_MAX];
     kr_method_config config[KR_LAYERS_MAX];
     const kr_method *method[KR_LAYERS_MAX];

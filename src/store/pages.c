@@ -1,3 +1,5 @@
+/* The page tables of sessions: every page a session gets, shares, copies or gives back goes through
+ * here, and with it the promise it came from. */
 #include "store/pages.h"
 
 #include <string.h>
@@ -59,7 +61,8 @@ static void take_back_promises(kr_store *store, kr_kv_session *s)
 static uint64_t pages_needed(const kr_store *store, const kr_kv_session *s, uint32_t group)
 {
     const kr_kv_session_group *p = &s->group[group];
-    const uint64_t most = kr_geometry_pages(&store->geometry, group, s->tokens_max), to_grow = p->capacity - p->count;
+    const uint64_t most = kr_geometry_pages(&store->geometry, group, s->tokens_max),
+                   to_grow = p->capacity - p->count;
 
     return to_grow < most ? to_grow : most;
 }
@@ -81,7 +84,8 @@ static kr_status full(const kr_store *store, uint32_t group, uint64_t needed, kr
         total += store->device[d].pool[group].total;
         left += kr_pool_available(&store->device[d].pool[group]);
     }
-    return kr_fail(err, KR_E_FULL, "session needs %llu more pages of layer group %u; %llu of %llu are left on %u devices",
+    return kr_fail(err, KR_E_FULL,
+                   "session needs %llu more pages of layer group %u; %llu of %llu are left on %u devices",
                    (unsigned long long)needed, group, (unsigned long long)left, (unsigned long long)total,
                    store->devices);
 }
@@ -178,7 +182,8 @@ static void drop_outside_window(kr_store *store, kr_kv_session *s, uint32_t grou
         const kr_page_id id = p->id[p->first];
 
         release(store, s, group, p->first);
-        if (kr_pool_available(pool_of(store, id)) > 0 && promised(store, s, group) < pages_needed(store, s, group))
+        if (kr_pool_available(pool_of(store, id)) > 0 &&
+            promised(store, s, group) < pages_needed(store, s, group))
             promise(store, s, id.device, group, 1);
     }
 }
@@ -240,8 +245,8 @@ kr_status kr_store_grow(kr_store *store, kr_kv_session *s, uint32_t layer, uint6
         return kr_fail(err, KR_E_LIMIT, "%u tokens at position %llu: the session was opened for %llu", count,
                        (unsigned long long)position, (unsigned long long)s->tokens_max);
     if (kr_geometry_first_page(&store->geometry, group, position) < p->first)
-        return kr_fail(err, KR_E_UNSUPPORTED, "layer %u: position %llu needs pages that left its window", layer,
-                       (unsigned long long)position);
+        return kr_fail(err, KR_E_UNSUPPORTED, "layer %u: position %llu needs pages that left its window",
+                       layer, (unsigned long long)position);
     if (end <= p->count && page >= p->writable)
         return KR_OK;
     pthread_mutex_lock(&store->lock);
@@ -264,8 +269,10 @@ static kr_status trim_check(const kr_store *store, const kr_kv_session *s, uint6
                        (unsigned long long)kr_kv_session_tokens(store, s), (unsigned long long)tokens);
     for (uint32_t i = 0; i < g->groups; i++)
         if (kr_geometry_first_page(g, i, tokens) < s->group[i].first)
-            return kr_fail(err, KR_E_UNSUPPORTED, "cut to %llu tokens: pages of the window there were dropped; "
-                           "open a new session and fill it again", (unsigned long long)tokens);
+            return kr_fail(err, KR_E_UNSUPPORTED,
+                           "cut to %llu tokens: pages of the window there were dropped; "
+                           "open a new session and fill it again",
+                           (unsigned long long)tokens);
     for (uint32_t l = 0; l < g->layers; l++)
         if (g->plan[l].record_body_bytes != 0 && tokens < s->tokens[l])
             return kr_fail(err, KR_E_UNSUPPORTED, "layer %u: the index record of %s cannot be cut", l,
@@ -319,7 +326,8 @@ kr_status kr_store_trim(kr_store *store, kr_kv_session *s, uint64_t tokens, kr_e
             promise(store, s, d, g, taken);
             more[g] -= taken;
         }
-        p->writable = p->writable < pages ? p->writable : pages; /* a cut shared page is copied when written */
+        p->writable = p->writable < pages ? p->writable
+                                          : pages; /* a cut shared page is copied when written */
     }
     pthread_mutex_unlock(&store->lock);
     if (status != KR_OK)
@@ -370,7 +378,8 @@ void kr_store_publish(kr_store *store, kr_kv_session *s, const uint8_t *prefix, 
 
 /* ---- sharing ---- */
 
-kr_status kr_pages_adopt(kr_store *store, kr_kv_session *s, const uint8_t *prefix, uint64_t pages, kr_err *err)
+kr_status kr_pages_adopt(kr_store *store, kr_kv_session *s, const uint8_t *prefix, uint64_t pages,
+                         kr_err *err)
 {
     for (uint32_t g = 0; g < store->geometry.groups; g++) {
         kr_kv_session_group *p = &s->group[g];
@@ -391,7 +400,8 @@ kr_status kr_pages_adopt(kr_store *store, kr_kv_session *s, const uint8_t *prefi
     return KR_OK;
 }
 
-kr_status kr_pages_begin_at(kr_store *store, kr_kv_session *s, uint32_t group, uint64_t first, uint64_t end, kr_err *err)
+kr_status kr_pages_begin_at(kr_store *store, kr_kv_session *s, uint32_t group, uint64_t first, uint64_t end,
+                            kr_err *err)
 {
     kr_kv_session_group *p = &s->group[group];
 

@@ -17,12 +17,14 @@ void kr_pages_set(kr_store *store, kr_kv_session *session, uint32_t group, uint6
 kr_status kr_pages_check_home(const kr_store *store, const kr_kv_session *session, kr_err *err);
 /* Promises what the session may need beyond the pages it holds, home first. KR_E_FULL with the
  * numbers; then nothing is promised. */
-kr_status kr_pages_promise(kr_store *store, kr_kv_session *session, const kr_store_policy *policy, kr_err *err);
+kr_status kr_pages_promise(kr_store *store, kr_kv_session *session, const kr_store_policy *policy,
+                           kr_err *err);
 /* Takes hold of the pages of a prefix that was found under the same lock. KR_E_FULL: give back. */
-kr_status kr_pages_adopt(kr_store *store, kr_kv_session *session, const uint8_t *prefix, uint64_t pages, kr_err *err);
+kr_status kr_pages_adopt(kr_store *store, kr_kv_session *session, const uint8_t *prefix, uint64_t pages,
+                         kr_err *err);
 /* Takes the lock: gives an empty session the pages [first, end) of a group, for a restore. */
-kr_status kr_pages_begin_at(kr_store *store, kr_kv_session *session, uint32_t group, uint64_t first, uint64_t end,
-                            kr_err *err);
+kr_status kr_pages_begin_at(kr_store *store, kr_kv_session *session, uint32_t group, uint64_t first,
+                            uint64_t end, kr_err *err);
 /* Takes the next page of a group from the session's promise, zero-filled. */
 kr_status kr_pages_take(kr_store *store, kr_kv_session *session, uint32_t group, kr_page_id *id, kr_err *err);
 /* Releases every page, last first so that the cache loses the tail of a prefix before its head,

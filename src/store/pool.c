@@ -1,3 +1,4 @@
+/* Lists of free and of cached pages, threaded through the pages' states. */
 #include "store/pool.h"
 
 #include "base/check.h"
@@ -41,8 +42,15 @@ void kr_pool_init(kr_pool *pool, uint8_t device, uint8_t group, uint8_t *base, u
                   uint32_t total, kr_page_state *state)
 {
     *pool = (kr_pool){
-        .base = base, .page_bytes = page_bytes, .total = total, .device = device, .group = group,
-        .state = state, .free_head = KR_NO_PAGE, .oldest = KR_NO_PAGE, .newest = KR_NO_PAGE,
+        .base = base,
+        .page_bytes = page_bytes,
+        .total = total,
+        .device = device,
+        .group = group,
+        .state = state,
+        .free_head = KR_NO_PAGE,
+        .oldest = KR_NO_PAGE,
+        .newest = KR_NO_PAGE,
     };
     for (uint32_t page = total; page-- > 0;) {
         state[page] = (kr_page_state){.generation = 1, .name = KR_NO_NAME};

@@ -35,11 +35,11 @@ typedef struct {
 } kr_page_state;
 
 typedef struct {
-    uint8_t *base;         /* [total][page_bytes] */
+    uint8_t *base; /* [total][page_bytes] */
     uint64_t page_bytes;
     uint32_t total, used, cached, reserved;
     uint8_t device, group;
-    kr_page_state *state;  /* [total] */
+    kr_page_state *state; /* [total] */
     uint32_t free_head, oldest, newest;
 } kr_pool;
 
@@ -58,9 +58,15 @@ kr_status kr_pool_release(kr_pool *pool, kr_page_id id, kr_err *err);
  * becomes free. */
 void kr_pool_name(kr_pool *pool, uint32_t page, uint32_t name);
 
-static inline uint8_t *kr_pool_at(const kr_pool *pool, uint32_t page) { return pool->base + page * pool->page_bytes; }
+static inline uint8_t *kr_pool_at(const kr_pool *pool, uint32_t page)
+{
+    return pool->base + page * pool->page_bytes;
+}
 
 /* Pages that can still be promised. */
-static inline uint32_t kr_pool_available(const kr_pool *pool) { return pool->total - pool->used - pool->reserved; }
+static inline uint32_t kr_pool_available(const kr_pool *pool)
+{
+    return pool->total - pool->used - pool->reserved;
+}
 
 #endif

@@ -1,3 +1,4 @@
+/* Linear probing with tombstones; swept when they crowd the table. */
 #include "store/prefix.h"
 
 #include <string.h>
@@ -17,7 +18,8 @@ kr_status kr_prefix_init(kr_prefix_index *index, uint32_t capacity, kr_err *err)
         .entry = kr_alloc(sizeof *index->entry * ((uint64_t)capacity + 1)),
         .slot = kr_alloc(sizeof *index->slot * (uint64_t)slots),
         .unused = kr_alloc(sizeof *index->unused * ((uint64_t)capacity + 1)),
-        .capacity = capacity, .slots = slots,
+        .capacity = capacity,
+        .slots = slots,
     };
     if (index->entry == NULL || index->slot == NULL || index->unused == NULL) {
         kr_prefix_free(index);
@@ -103,7 +105,7 @@ void kr_prefix_drop(kr_prefix_index *index, uint32_t entry, uint32_t group)
     bool found;
 
     KR_CHECK(entry < index->capacity && e->live);
-    e->present &= (uint8_t)~(1u << group);
+    e->present &= (uint8_t) ~(1u << group);
     if (e->present != 0)
         return;
     const uint32_t at = probe(index, e->hash, &found);

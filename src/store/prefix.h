@@ -10,7 +10,7 @@
 typedef struct {
     kr_hash128 hash;
     kr_page_id page[KR_GROUPS_MAX];
-    uint8_t present;      /* bit g: page[g] is there */
+    uint8_t present; /* bit g: page[g] is there */
     bool live;
 } kr_prefix_entry;
 

@@ -13,7 +13,7 @@ enum { PATH_BYTES = 4096 + 128 };
 typedef struct {
     int file;
     const char *name;
-    uint64_t at;             /* bytes read so far */
+    uint64_t at; /* bytes read so far */
     uint8_t *packed;
     size_t capacity;
     ZSTD_DCtx *zstd;
@@ -41,7 +41,8 @@ static kr_status read_all(reader *r, void *data, uint64_t bytes, kr_err *err)
 }
 
 /* The next frame must be this one, of exactly bytes raw bytes. */
-static kr_status read_frame(reader *r, kr_save_kind kind, uint64_t index, void *raw, uint64_t bytes, kr_err *err)
+static kr_status read_frame(reader *r, kr_save_kind kind, uint64_t index, void *raw, uint64_t bytes,
+                            kr_err *err)
 {
     kr_save_frame frame;
     kr_status status = read_all(r, &frame, sizeof frame, err);
@@ -51,8 +52,8 @@ static kr_status read_frame(reader *r, kr_save_kind kind, uint64_t index, void *
     if (frame.kind != kind || frame.index != index || frame.reserved != 0 ||
         frame.stored_bytes > ZSTD_compressBound(bytes) || frame.stored_bytes > r->capacity ||
         (bytes == 0 && frame.stored_bytes != 0))
-        return kr_fail(err, KR_E_FORMAT, "saved session %s: frame %u/%llx before byte %llu, expected %u/%llx", r->name,
-                       frame.kind, (unsigned long long)frame.index, (unsigned long long)r->at, kind,
+        return kr_fail(err, KR_E_FORMAT, "saved session %s: frame %u/%llx before byte %llu, expected %u/%llx",
+                       r->name, frame.kind, (unsigned long long)frame.index, (unsigned long long)r->at, kind,
                        (unsigned long long)index);
     status = read_all(r, r->packed, frame.stored_bytes, err);
     if (status != KR_OK)
@@ -61,8 +62,8 @@ static kr_status read_frame(reader *r, kr_save_kind kind, uint64_t index, void *
         return kr_fail(err, KR_E_CHECKSUM, "saved session %s: frame %u/%llx is damaged", r->name, kind,
                        (unsigned long long)index);
     if (bytes > 0 && ZSTD_decompressDCtx(r->zstd, raw, bytes, r->packed, frame.stored_bytes) != bytes)
-        return kr_fail(err, KR_E_FORMAT, "saved session %s: frame %u/%llx does not unpack to %llu bytes", r->name, kind,
-                       (unsigned long long)index, (unsigned long long)bytes);
+        return kr_fail(err, KR_E_FORMAT, "saved session %s: frame %u/%llx does not unpack to %llu bytes",
+                       r->name, kind, (unsigned long long)index, (unsigned long long)bytes);
     return KR_OK;
 }
 
@@ -73,15 +74,16 @@ static kr_status check_header(const kr_store *store, const reader *r, const kr_s
     if (h->magic != KR_SAVE_MAGIC)
         return kr_fail(err, KR_E_FORMAT, "%s is not a saved session", r->name);
     if (h->version != KR_SAVE_VERSION)
-        return kr_fail(err, KR_E_VERSION, "saved session %s has version %u; this node reads %d", r->name, h->version,
-                       KR_SAVE_VERSION);
+        return kr_fail(err, KR_E_VERSION, "saved session %s has version %u; this node reads %d", r->name,
+                       h->version, KR_SAVE_VERSION);
     if (h->checksum != kr_save_header_checksum(h))
         return kr_fail(err, KR_E_CHECKSUM, "saved session %s: the header is damaged", r->name);
     if (h->fingerprint != g->fingerprint || h->layers != g->layers || h->groups != g->groups)
-        return kr_fail(err, KR_E_SHAPE, "saved session %s is of another model (fingerprint %llx, %u layers)", r->name,
-                       (unsigned long long)h->fingerprint, h->layers);
+        return kr_fail(err, KR_E_SHAPE, "saved session %s is of another model (fingerprint %llx, %u layers)",
+                       r->name, (unsigned long long)h->fingerprint, h->layers);
     if (h->tokens_max == 0 || h->tokens_max > g->context_max)
-        return kr_fail(err, KR_E_LIMIT, "saved session %s is for %llu tokens; the node is configured for %llu", r->name,
+        return kr_fail(err, KR_E_LIMIT,
+                       "saved session %s is for %llu tokens; the node is configured for %llu", r->name,
                        (unsigned long long)h->tokens_max, (unsigned long long)g->context_max);
     if (h->boundaries == 0 || h->boundaries > KR_BOUNDARIES_MAX || h->blob_bytes > KR_SAVE_BLOB_MAX ||
         h->reserved != 0)
@@ -97,7 +99,8 @@ static kr_status check_header(const kr_store *store, const reader *r, const kr_s
 }
 
 /* Layers must be the node's; lengths must lie within the pages. */
-static kr_status read_layers(const kr_store *store, reader *r, const kr_save_header *h, uint64_t *tokens, kr_err *err)
+static kr_status read_layers(const kr_store *store, reader *r, const kr_save_header *h, uint64_t *tokens,
+                             kr_err *err)
 {
     kr_save_layer layer[KR_LAYERS_MAX];
     kr_status status = read_frame(r, KR_SAVE_LAYERS, 0, layer, h->layers * sizeof layer[0], err);
@@ -107,12 +110,14 @@ static kr_status read_layers(const kr_store *store, reader *r, const kr_save_hea
 
         want.tokens = layer[l].tokens;
         if (memcmp(&want, &layer[l], sizeof want) != 0)
-            return kr_fail(err, KR_E_SHAPE, "saved session %s: layer %u has another shape, KV type or method (%.15s)",
-                           r->name, l, layer[l].config.name);
+            return kr_fail(err, KR_E_SHAPE,
+                           "saved session %s: layer %u has another shape, KV type or method (%.15s)", r->name,
+                           l, layer[l].config.name);
         if (kr_ceil_div(layer[l].tokens, KR_PAGE_TOKENS) > h->count[layer[l].group] ||
             layer[l].tokens > h->tokens_max)
-            return kr_fail(err, KR_E_FORMAT, "saved session %s: layer %u has %llu tokens in %llu pages", r->name, l,
-                           (unsigned long long)layer[l].tokens, (unsigned long long)h->count[layer[l].group]);
+            return kr_fail(err, KR_E_FORMAT, "saved session %s: layer %u has %llu tokens in %llu pages",
+                           r->name, l, (unsigned long long)layer[l].tokens,
+                           (unsigned long long)h->count[layer[l].group]);
         tokens[l] = layer[l].tokens;
     }
     if (status == KR_OK && (h->record_bytes != store->geometry.record_bytes ||
@@ -151,31 +156,36 @@ static kr_status read_records(const kr_store *store, reader *r, kr_kv_session *s
         const uint64_t checksum = record->checksum;
 
         if (record->magic != KR_RECORD_MAGIC || record->version != KR_RECORD_VERSION || record->layer != l ||
-            record->body_bytes != g->plan[l].record_body_bytes || record->method_version != g->method[l]->version ||
+            record->body_bytes != g->plan[l].record_body_bytes ||
+            record->method_version != g->method[l]->version ||
             memcmp(record->method, g->config[l].name, sizeof record->method) != 0)
-            return kr_fail(err, KR_E_FORMAT, "saved session %s: malformed index record of layer %u", r->name, l);
+            return kr_fail(err, KR_E_FORMAT, "saved session %s: malformed index record of layer %u", r->name,
+                           l);
         record->checksum = 0;
         if (kr_hash64(record, sizeof *record + record->body_bytes, 0) != checksum)
-            return kr_fail(err, KR_E_CHECKSUM, "saved session %s: the index record of layer %u is damaged", r->name, l);
+            return kr_fail(err, KR_E_CHECKSUM, "saved session %s: the index record of layer %u is damaged",
+                           r->name, l);
     }
     return status;
 }
 
-static kr_status read_pages(kr_store *store, reader *r, const kr_save_header *h, kr_kv_session *s, kr_err *err)
+static kr_status read_pages(kr_store *store, reader *r, const kr_save_header *h, kr_kv_session *s,
+                            kr_err *err)
 {
     kr_status status = KR_OK;
 
     for (uint32_t g = 0; g < h->groups && status == KR_OK; g++) {
         status = kr_pages_begin_at(store, s, g, h->first[g], h->count[g], err);
         for (uint64_t p = h->first[g]; p < h->count[g] && status == KR_OK; p++)
-            status = read_frame(r, KR_SAVE_PAGE, kr_save_page_index(g, p), s->group[g].base[p], h->page_bytes[g], err);
+            status = read_frame(r, KR_SAVE_PAGE, kr_save_page_index(g, p), s->group[g].base[p],
+                                h->page_bytes[g], err);
     }
     return status;
 }
 
 /* Everything after the header, into a session that nobody knows yet. */
-static kr_status read_session(kr_store *store, reader *r, const kr_save_header *h, kr_kv_session *s, uint8_t *blob,
-                              kr_err *err)
+static kr_status read_session(kr_store *store, reader *r, const kr_save_header *h, kr_kv_session *s,
+                              uint8_t *blob, kr_err *err)
 {
     uint64_t tokens[KR_LAYERS_MAX];
     uint8_t past;
@@ -201,7 +211,8 @@ static kr_status read_session(kr_store *store, reader *r, const kr_save_header *
 static kr_status make_room(const kr_store *store, reader *r, const kr_save_header *h, kr_err *err)
 {
     const uint64_t sizes[] = {h->layers * sizeof(kr_save_layer), h->boundaries * sizeof(kr_boundary),
-                              store->geometry.record_bytes, h->blob_bytes, store->geometry.page_bytes[0], store->geometry.page_bytes[1]};
+                              store->geometry.record_bytes,      h->blob_bytes,
+                              store->geometry.page_bytes[0],     store->geometry.page_bytes[1]};
     uint64_t most = 0;
 
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
@@ -260,7 +271,8 @@ kr_status kr_store_restore(kr_store *store, uint64_t client, const char *folder,
         return status;
     r.file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (r.file < 0)
-        return kr_fail(err, errno == ENOENT ? KR_E_NOT_FOUND : KR_E_IO, "restoring %s: %s", name, strerror(errno));
+        return kr_fail(err, errno == ENOENT ? KR_E_NOT_FOUND : KR_E_IO, "restoring %s: %s", name,
+                       strerror(errno));
     status = restore(store, &r, client, policy, session, blob, blob_bytes, err);
     close(r.file);
     ZSTD_freeDCtx(r.zstd);

@@ -15,10 +15,17 @@ kr_save_layer kr_save_layer_of(const kr_store *store, const kr_kv_session *s, ui
     const kr_attention_shape *shape = &store->geometry.shape[l];
 
     return (kr_save_layer){
-        .heads = shape->heads, .kv_heads = shape->kv_heads, .key_dim = shape->key_dim,
-        .value_dim = shape->value_dim, .latent = shape->latent, .kv_dtype = shape->kv_dtype,
-        .window = shape->window, .group = store->geometry.group_of[l], .softmax_scale = shape->softmax_scale,
-        .method_version = store->geometry.method[l]->version, .config = store->geometry.config[l],
+        .heads = shape->heads,
+        .kv_heads = shape->kv_heads,
+        .key_dim = shape->key_dim,
+        .value_dim = shape->value_dim,
+        .latent = shape->latent,
+        .kv_dtype = shape->kv_dtype,
+        .window = shape->window,
+        .group = store->geometry.group_of[l],
+        .softmax_scale = shape->softmax_scale,
+        .method_version = store->geometry.method[l]->version,
+        .config = store->geometry.config[l],
         .tokens = s != NULL ? s->tokens[l] : 0,
     };
 }
@@ -36,7 +43,8 @@ uint64_t kr_save_header_checksum(const kr_save_header *header)
     return kr_hash64(&h, sizeof h, KR_SAVE_VERSION);
 }
 
-kr_status kr_save_path(char *path, size_t bytes, const char *folder, const char *name, const char *suffix, kr_err *err)
+kr_status kr_save_path(char *path, size_t bytes, const char *folder, const char *name, const char *suffix,
+                       kr_err *err)
 {
     /* Names of clients have no leading dot: a temporary name is never one of theirs. */
     const int n = snprintf(path, bytes, "%s/%s%s%s", folder, suffix[0] != 0 ? "." : "", name, suffix);
@@ -51,7 +59,7 @@ kr_status kr_save_path(char *path, size_t bytes, const char *folder, const char 
 typedef struct {
     int file;
     const char *name;
-    uint8_t *packed;         /* [capacity] */
+    uint8_t *packed; /* [capacity] */
     size_t capacity;
     ZSTD_CCtx *zstd;
 } writer;
@@ -94,9 +102,16 @@ static kr_save_header header_of(const kr_store *store, const kr_kv_session *s, u
 {
     const kr_geometry *g = &store->geometry;
     kr_save_header h = {
-        .magic = KR_SAVE_MAGIC, .version = KR_SAVE_VERSION, .layers = g->layers, .groups = g->groups,
-        .boundaries = s->boundary_count, .fingerprint = g->fingerprint, .tokens_max = s->tokens_max,
-        .seed = s->seed, .record_bytes = g->record_bytes, .blob_bytes = blob_bytes,
+        .magic = KR_SAVE_MAGIC,
+        .version = KR_SAVE_VERSION,
+        .layers = g->layers,
+        .groups = g->groups,
+        .boundaries = s->boundary_count,
+        .fingerprint = g->fingerprint,
+        .tokens_max = s->tokens_max,
+        .seed = s->seed,
+        .record_bytes = g->record_bytes,
+        .blob_bytes = blob_bytes,
     };
 
     for (uint32_t i = 0; i < g->groups; i++) {
@@ -132,14 +147,16 @@ static kr_status write_session(writer *w, const kr_store *store, const kr_kv_ses
     if (status == KR_OK)
         status = write_frame(w, KR_SAVE_LAYERS, 0, layer, h.layers * sizeof layer[0], err);
     if (status == KR_OK)
-        status = write_frame(w, KR_SAVE_BOUNDARIES, 0, s->boundaries, h.boundaries * sizeof s->boundaries[0], err);
+        status = write_frame(w, KR_SAVE_BOUNDARIES, 0, s->boundaries, h.boundaries * sizeof s->boundaries[0],
+                             err);
     if (status == KR_OK)
         status = write_records(w, store, s, err);
     if (status == KR_OK)
         status = write_frame(w, KR_SAVE_BLOB, 0, blob, blob_bytes, err);
     for (uint32_t g = 0; g < h.groups; g++)
         for (uint64_t p = h.first[g]; p < h.count[g] && status == KR_OK; p++)
-            status = write_frame(w, KR_SAVE_PAGE, kr_save_page_index(g, p), s->group[g].base[p], h.page_bytes[g], err);
+            status = write_frame(w, KR_SAVE_PAGE, kr_save_page_index(g, p), s->group[g].base[p],
+                                 h.page_bytes[g], err);
     return status == KR_OK ? write_frame(w, KR_SAVE_END, 0, NULL, 0, err) : status;
 }
 
@@ -157,8 +174,12 @@ static void sync_folder(const char *folder)
 static uint64_t largest_frame(const kr_store *store, uint32_t blob_bytes)
 {
     const kr_geometry *g = &store->geometry;
-    const uint64_t sizes[] = {g->layers * sizeof(kr_save_layer), KR_BOUNDARIES_MAX * sizeof(kr_boundary),
-                              g->record_bytes, blob_bytes, g->page_bytes[0], g->page_bytes[1]};
+    const uint64_t sizes[] = {g->layers * sizeof(kr_save_layer),
+                              KR_BOUNDARIES_MAX * sizeof(kr_boundary),
+                              g->record_bytes,
+                              blob_bytes,
+                              g->page_bytes[0],
+                              g->page_bytes[1]};
     uint64_t most = 0;
 
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
@@ -166,15 +187,16 @@ static uint64_t largest_frame(const kr_store *store, uint32_t blob_bytes)
     return most;
 }
 
-kr_status kr_store_save(kr_store *store, kr_kv_session *s, const char *folder, const char *name, const uint8_t *blob,
-                        uint32_t blob_bytes, kr_err *err)
+kr_status kr_store_save(kr_store *store, kr_kv_session *s, const char *folder, const char *name,
+                        const uint8_t *blob, uint32_t blob_bytes, kr_err *err)
 {
     char path[PATH_BYTES], temporary[PATH_BYTES], suffix[32];
     writer w = {.file = -1, .name = name};
     kr_status status;
 
     if (blob_bytes > KR_SAVE_BLOB_MAX)
-        return kr_fail(err, KR_E_LIMIT, "client data of %u bytes; at most %d are saved", blob_bytes, KR_SAVE_BLOB_MAX);
+        return kr_fail(err, KR_E_LIMIT, "client data of %u bytes; at most %d are saved", blob_bytes,
+                       KR_SAVE_BLOB_MAX);
     snprintf(suffix, sizeof suffix, ".%llx", (unsigned long long)s->handle);
     status = kr_save_path(path, sizeof path, folder, name, "", err);
     if (status == KR_OK)

@@ -4,8 +4,9 @@
  *   frames   LAYERS, BOUNDARIES, RECORDS, BLOB, then the PAGEs of each group in order, then END
  *
  * A frame is its own header and stored_bytes of zstd. Its checksum is XXH3 of the stored bytes,
- * seeded with kind << 32 ^ index, so that frames cannot be exchanged and nothing damaged is unpacked. Raw sizes follow from the header
- * and are known before a frame is read. END has no bytes, and the file ends with it. */
+ * seeded with kind << 32 ^ index, so that frames cannot be exchanged and nothing damaged is
+ * unpacked. Raw sizes follow from the header and are known before a frame is read. END has no
+ * bytes, and the file ends with it. */
 #ifndef KR_STORE_SAVE_FORMAT_H
 #define KR_STORE_SAVE_FORMAT_H
 
@@ -19,7 +20,7 @@ typedef struct {
     uint32_t version, layers;
     uint32_t groups, boundaries;
     uint64_t fingerprint, tokens_max, seed;
-    uint64_t record_bytes;   /* of all layers */
+    uint64_t record_bytes; /* of all layers */
     uint64_t first[KR_GROUPS_MAX], count[KR_GROUPS_MAX], page_bytes[KR_GROUPS_MAX];
     uint32_t blob_bytes, reserved;
     uint64_t checksum;
@@ -39,7 +40,7 @@ typedef enum {
     KR_SAVE_BOUNDARIES,
     KR_SAVE_RECORDS,
     KR_SAVE_BLOB,
-    KR_SAVE_PAGE,            /* index = group << 56 | page */
+    KR_SAVE_PAGE, /* index = group << 56 | page */
     KR_SAVE_END,
 } kr_save_kind;
 
@@ -51,8 +52,12 @@ typedef struct {
 kr_save_layer kr_save_layer_of(const kr_store *store, const kr_kv_session *session, uint32_t layer);
 uint64_t kr_save_checksum(const void *stored, uint64_t bytes, kr_save_kind kind, uint64_t index);
 uint64_t kr_save_header_checksum(const kr_save_header *header);
-static inline uint64_t kr_save_page_index(uint32_t group, uint64_t page) { return (uint64_t)group << 56 | page; }
+static inline uint64_t kr_save_page_index(uint32_t group, uint64_t page)
+{
+    return (uint64_t)group << 56 | page;
+}
 /* folder/prefix name suffix into path [bytes]. KR_E_LIMIT. */
-kr_status kr_save_path(char *path, size_t bytes, const char *folder, const char *name, const char *suffix, kr_err *err);
+kr_status kr_save_path(char *path, size_t bytes, const char *folder, const char *name, const char *suffix,
+                       kr_err *err);
 
 #endif

@@ -28,8 +28,8 @@ static void divide(const kr_geometry *g, const kr_store_config *c, uint64_t page
     pages[whole] = (c->pool_bytes - pages[windowed] * bytes[windowed]) / bytes[whole];
 }
 
-static kr_status init_device(kr_store *store, uint32_t d, const kr_store_config *c, const uint64_t pages[KR_GROUPS_MAX],
-                             kr_err *err)
+static kr_status init_device(kr_store *store, uint32_t d, const kr_store_config *c,
+                             const uint64_t pages[KR_GROUPS_MAX], kr_err *err)
 {
     kr_store_device *device = &store->device[d];
     kr_page_state *state = store->page_state + d * (pages[0] + pages[1]);
@@ -42,7 +42,8 @@ static kr_status init_device(kr_store *store, uint32_t d, const kr_store_config 
         return status;
     if (c->bind != NULL)
         c->bind(c->context, d, device->memory.base, bytes);
-    memset(device->memory.base, 0, bytes); /* commit it now: a full machine shows here, not in a decode step */
+    memset(device->memory.base, 0,
+           bytes); /* commit it now: a full machine shows here, not in a decode step */
     bytes = 0;
     for (uint32_t g = 0; g < store->geometry.groups; g++) {
         kr_pool_init(&device->pool[g], (uint8_t)d, (uint8_t)g, device->memory.base + bytes,
@@ -65,8 +66,10 @@ kr_status kr_store_init(kr_store *store, const kr_geometry *geometry, const kr_s
     store->devices = c->devices;
     store->sessions_max = c->sessions_max;
     divide(geometry, c, pages);
-    if (pages[0] == 0 || (geometry->groups > 1 && pages[1] == 0) || pages[0] + pages[1] >= UINT32_MAX / c->devices) {
-        status = kr_fail(err, KR_E_LIMIT, "a pool of %llu bytes holds %llu pages of %llu bytes; choose another size",
+    if (pages[0] == 0 || (geometry->groups > 1 && pages[1] == 0) ||
+        pages[0] + pages[1] >= UINT32_MAX / c->devices) {
+        status = kr_fail(err, KR_E_LIMIT,
+                         "a pool of %llu bytes holds %llu pages of %llu bytes; choose another size",
                          (unsigned long long)c->pool_bytes, (unsigned long long)pages[0],
                          (unsigned long long)geometry->page_bytes[0]);
         pthread_mutex_destroy(&store->lock);
@@ -134,8 +137,12 @@ static void init_records(const kr_geometry *g, const kr_kv_session *session)
 
     for (uint32_t l = 0; l < g->layers; l++) {
         kr_record_header header = {
-            .magic = KR_RECORD_MAGIC, .version = KR_RECORD_VERSION, .method_version = g->method[l]->version,
-            .layer = l, .body_bytes = g->plan[l].record_body_bytes, .seed = session->seed,
+            .magic = KR_RECORD_MAGIC,
+            .version = KR_RECORD_VERSION,
+            .method_version = g->method[l]->version,
+            .layer = l,
+            .body_bytes = g->plan[l].record_body_bytes,
+            .seed = session->seed,
         };
         memcpy(header.method, g->config[l].name, sizeof header.method);
         memcpy(at, &header, sizeof header);
@@ -266,7 +273,8 @@ static kr_kv_session *look_up(const kr_store *store, uint64_t handle, uint64_t c
     return s != NULL && s->client == client ? s : NULL;
 }
 
-kr_status kr_store_find(kr_store *store, uint64_t handle, uint64_t client, kr_kv_session **session, kr_err *err)
+kr_status kr_store_find(kr_store *store, uint64_t handle, uint64_t client, kr_kv_session **session,
+                        kr_err *err)
 {
     pthread_mutex_lock(&store->lock);
     kr_kv_session *found = look_up(store, handle, client);

@@ -25,37 +25,37 @@ enum { KR_STORE_DEVICES_MAX = 64, KR_BOUNDARIES_MAX = 1 << 16 };
 
 /* Pages of one layer group of a session: entries [first, count) are live. */
 typedef struct {
-    kr_page_id *id;        /* [capacity] */
-    uint8_t **base;        /* [capacity], what a kr_view shows */
-    uint8_t *device;       /* [capacity]; dropped pages keep theirs */
+    kr_page_id *id;  /* [capacity] */
+    uint8_t **base;  /* [capacity], what a kr_view shows */
+    uint8_t *device; /* [capacity]; dropped pages keep theirs */
     uint64_t first, count, capacity;
-    uint64_t writable;     /* pages before it are shared or published: copied before a write */
+    uint64_t writable; /* pages before it are shared or published: copied before a write */
     uint32_t promised[KR_STORE_DEVICES_MAX];
 } kr_kv_session_group;
 
 typedef struct {
-    uint64_t handle;       /* generation << 32 | slot + 1 */
-    uint64_t client;       /* connection that opened it */
+    uint64_t handle; /* generation << 32 | slot + 1 */
+    uint64_t client; /* connection that opened it */
     uint32_t home;
-    bool spilled;          /* pages lie, or lay, on other devices too */
+    bool spilled; /* pages lie, or lay, on other devices too */
     uint64_t tokens_max, seed;
-    uint64_t stamp;        /* the node's mark: seen in the message being handled */
-    uint64_t *tokens;      /* [layers] tokens present */
+    uint64_t stamp;   /* the node's mark: seen in the message being handled */
+    uint64_t *tokens; /* [layers] tokens present */
     kr_kv_session_group group[KR_GROUPS_MAX];
-    uint8_t *records;      /* of all layers, see kr_kv_session_record */
+    uint8_t *records; /* of all layers, see kr_kv_session_record */
     kr_boundary *boundaries;
     uint32_t boundary_count, boundary_capacity;
 } kr_kv_session;
 
 typedef struct {
     uint32_t generation;
-    kr_kv_session *session;   /* NULL: absent */
+    kr_kv_session *session; /* NULL: absent */
 } kr_kv_session_slot;
 
 typedef struct {
     kr_pool pool[KR_GROUPS_MAX];
-    kr_arena memory;       /* all pools of the device */
-    uint64_t spilled;      /* pages of sessions whose home is elsewhere */
+    kr_arena memory;  /* all pools of the device */
+    uint64_t spilled; /* pages of sessions whose home is elsewhere */
 } kr_store_device;
 
 typedef struct {
@@ -71,7 +71,7 @@ typedef struct {
 
 typedef struct {
     uint32_t devices, sessions_max;
-    uint64_t pool_bytes;   /* per device */
+    uint64_t pool_bytes; /* per device */
     /* Called with each device's memory before it is touched (to bind it); may be NULL. */
     void (*bind)(void *context, uint32_t device, void *memory, uint64_t bytes);
     void *context;
@@ -79,7 +79,8 @@ typedef struct {
 
 /* Takes over a completed geometry, reserves and touches the pools. KR_E_MEMORY; KR_E_LIMIT when a
  * pool cannot hold one page of each group. */
-kr_status kr_store_init(kr_store *store, const kr_geometry *geometry, const kr_store_config *config, kr_err *err);
+kr_status kr_store_init(kr_store *store, const kr_geometry *geometry, const kr_store_config *config,
+                        kr_err *err);
 void kr_store_free(kr_store *store);
 
 /* Where sessions go, answered by the scheduling policy. Called with the lock held; may ask the
@@ -107,7 +108,8 @@ typedef struct {
 kr_status kr_store_open(kr_store *store, const kr_open_request *request, const kr_store_policy *policy,
                         kr_kv_session **session, kr_err *err);
 /* KR_E_NOT_FOUND for a handle of no session, of another life, or of another client. */
-kr_status kr_store_find(kr_store *store, uint64_t handle, uint64_t client, kr_kv_session **session, kr_err *err);
+kr_status kr_store_find(kr_store *store, uint64_t handle, uint64_t client, kr_kv_session **session,
+                        kr_err *err);
 /* Home device of such a session, UINT32_MAX for none: for any thread, unlike the session itself. */
 uint32_t kr_store_home(kr_store *store, uint64_t handle, uint64_t client);
 /* The slot'th session of client, for closing all; NULL when it has none there. */
@@ -116,8 +118,8 @@ void kr_store_close(kr_store *store, kr_kv_session *session);
 
 /* Makes sure that pages for tokens [position, position + count) of layer's group exist and may be
  * written. KR_E_LIMIT over tokens_max; KR_E_UNSUPPORTED when the window's pages were dropped. */
-kr_status kr_store_grow(kr_store *store, kr_kv_session *session, uint32_t layer, uint64_t position, uint32_t count,
-                        kr_err *err);
+kr_status kr_store_grow(kr_store *store, kr_kv_session *session, uint32_t layer, uint64_t position,
+                        uint32_t count, kr_err *err);
 /* Cuts all layers to tokens. KR_E_LIMIT (longer than present), KR_E_UNSUPPORTED (a window's pages are
  * gone, or a method's record cannot be cut), KR_E_FULL; on failure nothing has changed. */
 kr_status kr_store_trim(kr_store *store, kr_kv_session *session, uint64_t tokens, kr_err *err);
@@ -130,11 +132,13 @@ kr_record_header *kr_kv_session_record(const kr_store *store, const kr_kv_sessio
 /* Notes that a token computed as prefill or decode begins at position. KR_E_MEMORY, KR_E_LIMIT. */
 kr_status kr_kv_session_boundary(kr_kv_session *session, uint64_t position, bool is_prefill, kr_err *err);
 /* What a method sees of layer with tokens tokens present. */
-kr_view kr_kv_session_view(const kr_store *store, const kr_kv_session *session, uint32_t layer, uint64_t tokens);
+kr_view kr_kv_session_view(const kr_store *store, const kr_kv_session *session, uint32_t layer,
+                           uint64_t tokens);
 /* Copies new tokens' rows into the pages: key [count][kv_heads][key_dim], value likewise, of the KV
  * type, first at position; only those that fall in page number page. */
-void kr_kv_session_write(const kr_store *store, const kr_kv_session *session, uint32_t layer, uint64_t position,
-                      uint32_t count, uint64_t page, const uint8_t *key, const uint8_t *value);
+void kr_kv_session_write(const kr_store *store, const kr_kv_session *session, uint32_t layer,
+                         uint64_t position, uint32_t count, uint64_t page, const uint8_t *key,
+                         const uint8_t *value);
 
 /* Writes the session and the client's blob to folder/name, visible only when complete. KR_E_IO. */
 kr_status kr_store_save(kr_store *store, kr_kv_session *session, const char *folder, const char *name,

@@ -18,9 +18,11 @@ static void chooses_usable_variants(void **state)
     const uint64_t begin = kr_now_ns(&kr_clock_system);
     kr_cpu_choose(30, &ops, &probe);
     const uint64_t taken = kr_now_ns(&kr_clock_system) - begin;
-    printf("%s, %u cores: FMA %.1f, BF16 dot %.1f, FP16 %.1f, I8 dot %.1f G/s, read %.1f GB/s, in %.1f ms\n%s\n",
-           probe.cpu, probe.cores, probe.f32_fma_flops / 1e9, probe.bf16_dot_flops / 1e9, probe.fp16_fma_flops / 1e9,
-           probe.int8_dot_ops / 1e9, probe.read_bytes_per_s / 1e9, (double)taken / 1e6, probe.chosen);
+    printf(
+        "%s, %u cores: FMA %.1f, BF16 dot %.1f, FP16 %.1f, I8 dot %.1f G/s, read %.1f GB/s, in %.1f ms\n%s\n",
+        probe.cpu, probe.cores, probe.f32_fma_flops / 1e9, probe.bf16_dot_flops / 1e9,
+        probe.fp16_fma_flops / 1e9, probe.int8_dot_ops / 1e9, probe.read_bytes_per_s / 1e9,
+        (double)taken / 1e6, probe.chosen);
     for (const kr_attend_tiled_variant *v = kr_attend_tiled_variants; v->run; v++)
         listed |= v->run == ops.attend_tiled && v->variant.usable();
     assert_true(listed);
@@ -39,7 +41,8 @@ static void no_budget_still_chooses(void **state)
 
     (void)state;
     kr_cpu_choose(0, &ops, &probe);
-    assert_true(ops.attend_tiled != NULL && ops.page_score != NULL && ops.select_topk != NULL && ops.row_dot != NULL);
+    assert_true(ops.attend_tiled != NULL && ops.page_score != NULL && ops.select_topk != NULL &&
+                ops.row_dot != NULL);
     assert_true(probe.read_bytes_per_s == 0);
 }
 

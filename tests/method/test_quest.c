@@ -46,11 +46,17 @@ static void make(session *s, const char *method, kr_attention_shape shape, kr_me
         s->page[p] = aligned_alloc(64, page_bytes);
         memset(s->page[p], 0xff, page_bytes); /* NaN wherever nothing was written (pitfall S-16) */
     }
-    s->view = (kr_view){.shape = &s->shape, .layout = &s->layout, .pages = s->page, .page_device = s->device,
-                        .page_count = PAGES_MAX, .record = &s->record};
-    s->workspace = aligned_alloc(64, kr_align_up(s->method->workspace_bytes(&s->plan, &s->config, &s->shape, 1,
-                                                                            PAGES_MAX * KR_PAGE_TOKENS), 64));
-    s->scratch_bytes = kr_align_up(s->method->scratch_bytes(&s->plan, &s->shape, PAGES_MAX * KR_PAGE_TOKENS), 64);
+    s->view = (kr_view){.shape = &s->shape,
+                        .layout = &s->layout,
+                        .pages = s->page,
+                        .page_device = s->device,
+                        .page_count = PAGES_MAX,
+                        .record = &s->record};
+    s->workspace = aligned_alloc(64, kr_align_up(s->method->workspace_bytes(&s->plan, &s->config, &s->shape,
+                                                                            1, PAGES_MAX * KR_PAGE_TOKENS),
+                                                 64));
+    s->scratch_bytes = kr_align_up(s->method->scratch_bytes(&s->plan, &s->shape, PAGES_MAX * KR_PAGE_TOKENS),
+                                   64);
     s->scratch = aligned_alloc(64, s->scratch_bytes);
 }
 
@@ -68,7 +74,8 @@ static void put(session *s, uint64_t token, uint32_t kv_head, const float *key, 
     uint8_t *tile = (uint8_t *)(uintptr_t)kr_view_key_tile(&s->view, kv_head, token);
 
     for (uint32_t c = 0; c < s->shape.key_dim; c++)
-        kr_from_f32(s->shape.kv_dtype, &key[c], tile + (c * KR_TILE_TOKENS + token % KR_TILE_TOKENS) * bytes, 1);
+        kr_from_f32(s->shape.kv_dtype, &key[c], tile + (c * KR_TILE_TOKENS + token % KR_TILE_TOKENS) * bytes,
+                    1);
     kr_from_f32(s->shape.kv_dtype, value, (void *)(uintptr_t)kr_view_value_row(&s->view, kv_head, token),
                 s->shape.value_dim);
 }
@@ -87,10 +94,19 @@ static void run(session *s, kr_job *job, kr_stage_kind first, kr_stage_kind last
 static kr_job job_of(session *s, uint64_t first, uint32_t queries, bool prefill, const float *query)
 {
     s->view.tokens = first + queries;
-    return (kr_job){.plan = &s->plan, .config = &s->config, .ops = &kr_ops_scalar, .first_position = first,
-                    .queries = queries, .is_prefill = prefill, .query = query, .workspace = s->workspace,
-                    .selected = s->selected, .selected_count = s->count, .selected_stride = 4096,
-                    .output = s->output, .nan_count = &s->nan};
+    return (kr_job){.plan = &s->plan,
+                    .config = &s->config,
+                    .ops = &kr_ops_scalar,
+                    .first_position = first,
+                    .queries = queries,
+                    .is_prefill = prefill,
+                    .query = query,
+                    .workspace = s->workspace,
+                    .selected = s->selected,
+                    .selected_count = s->count,
+                    .selected_stride = 4096,
+                    .output = s->output,
+                    .nan_count = &s->nan};
 }
 
 /* Index of tokens [from, to), in chunks of chunk. */
@@ -106,13 +122,22 @@ static void append(session *s, uint64_t from, uint64_t to, uint32_t chunk)
 }
 
 /* The generator of spec vectors: ((37 i + 11 s + (i*i mod 13)) mod 101 - 50) / 50. */
-static float gen(uint32_t i, uint32_t s) { return ((float)((37 * i + 11 * s + i * i % 13) % 101) - 50.0f) / 50.0f; }
+static float gen(uint32_t i, uint32_t s)
+{
+    return ((float)((37 * i + 11 * s + i * i % 13) % 101) - 50.0f) / 50.0f;
+}
 
 static void golden(uint32_t mode, const uint32_t want[4], const double out[8])
 {
-    static const double scores[] = {3.2448, 1.6608, -.0352, 1.5068, 2.9288, .3712, 1.1144, 3.2568, 1.6376, -.7772};
-    const kr_attention_shape shape = {.heads = 1, .kv_heads = 1, .key_dim = 8, .value_dim = 8, .kv_dtype = KR_F32,
-                                      .softmax_scale = 1.0f / sqrtf(8.0f), .layers = 1};
+    static const double scores[] = {3.2448, 1.6608, -.0352, 1.5068, 2.9288,
+                                    .3712,  1.1144, 3.2568, 1.6376, -.7772};
+    const kr_attention_shape shape = {.heads = 1,
+                                      .kv_heads = 1,
+                                      .key_dim = 8,
+                                      .value_dim = 8,
+                                      .kv_dtype = KR_F32,
+                                      .softmax_scale = 1.0f / sqrtf(8.0f),
+                                      .layers = 1};
     const kr_method_config config = {.name = "quest", .budget = 16, .unit = 4, .mode = mode};
     static session s;
     float query[8], key[8], value[8];
@@ -142,8 +167,10 @@ static void golden(uint32_t mode, const uint32_t want[4], const double out[8])
 static void golden_vectors(void **state)
 {
     static const uint32_t eval[] = {0, 1, 4, 7}, kernel[] = {0, 4, 7, 9};
-    static const double eval_out[] = {-.334791, .206126, -.284499, -.341458, .455072, -.444089, -.134696, .389135};
-    static const double kernel_out[] = {-.376655, .224047, -.407999, -.256349, .477815, -.585879, -.100987, .390847};
+    static const double eval_out[] = {-.334791, .206126,  -.284499, -.341458,
+                                      .455072,  -.444089, -.134696, .389135};
+    static const double kernel_out[] = {-.376655, .224047,  -.407999, -.256349,
+                                        .477815,  -.585879, -.100987, .390847};
 
     (void)state;
     golden(KR_QUEST_EVAL, eval, eval_out);
@@ -170,10 +197,16 @@ static void fill(session *a, session *b, kr_rng *rng, uint64_t tokens, float *qu
 
 static void equals_dense_when_covering(void **state)
 {
-    static const uint32_t lengths[] = {1, 2, 15, 16, 17, 31, 32, 33, 127, 128, 129, 255, 256, 257, 1023, 1024, 1025, 1100};
+    static const uint32_t lengths[] = {1,   2,   15,  16,  17,  31,   32,   33,   127,
+                                       128, 129, 255, 256, 257, 1023, 1024, 1025, 1100};
     static const uint32_t units[] = {4, 8, 16, 32, 64, 128};
-    const kr_attention_shape shape = {.heads = 4, .kv_heads = 2, .key_dim = 24, .value_dim = 24, .kv_dtype = KR_BF16,
-                                      .softmax_scale = 0.2f, .layers = 1};
+    const kr_attention_shape shape = {.heads = 4,
+                                      .kv_heads = 2,
+                                      .key_dim = 24,
+                                      .value_dim = 24,
+                                      .kv_dtype = KR_BF16,
+                                      .softmax_scale = 0.2f,
+                                      .layers = 1};
     static session quest, dense;
     kr_rng rng = test_rng("equals_dense_when_covering");
     float query[4 * 24];
@@ -183,7 +216,8 @@ static void equals_dense_when_covering(void **state)
         for (uint32_t u = 0; u < sizeof units / sizeof *units; u++)
             for (uint32_t mode = 1; mode <= 2; mode++) {
                 const uint32_t n = lengths[l], budget = (n + units[u] - 1) / units[u] * units[u];
-                const kr_method_config config = {.name = "quest", .budget = budget, .unit = units[u], .mode = mode};
+                const kr_method_config config = {
+                    .name = "quest", .budget = budget, .unit = units[u], .mode = mode};
 
                 make(&quest, "quest", shape, config);
                 make(&dense, "dense", shape, (kr_method_config){.name = "dense"});
@@ -202,8 +236,13 @@ static void equals_dense_when_covering(void **state)
 /* Below coverage: exactly the best pages under (score, then position), the newest always with kernel. */
 static void selects_the_best_pages(void **state)
 {
-    const kr_attention_shape shape = {.heads = 4, .kv_heads = 2, .key_dim = 32, .value_dim = 32, .kv_dtype = KR_F16,
-                                      .softmax_scale = 0.2f, .layers = 1};
+    const kr_attention_shape shape = {.heads = 4,
+                                      .kv_heads = 2,
+                                      .key_dim = 32,
+                                      .value_dim = 32,
+                                      .kv_dtype = KR_F16,
+                                      .softmax_scale = 0.2f,
+                                      .layers = 1};
     static session s, other;
     kr_rng rng = test_rng("selects_the_best_pages");
     float query[4 * 32];
@@ -244,8 +283,8 @@ static void selects_the_best_pages(void **state)
                 }
                 assert_true(mode == 1 || taken[pages - 1]);
                 for (uint32_t p = 0; p < scored; p++)
-                    *(taken[p] ? &worst_taken : &best_left) =
-                        taken[p] ? fmin(worst_taken, score[p]) : fmax(best_left, score[p]);
+                    *(taken[p] ? &worst_taken : &best_left) = taken[p] ? fmin(worst_taken, score[p])
+                                                                       : fmax(best_left, score[p]);
                 assert_true(worst_taken >= best_left - 1e-4);
             }
             drop(&s);
@@ -255,8 +294,13 @@ static void selects_the_best_pages(void **state)
 
 static void nan_keys_never_win(void **state)
 {
-    const kr_attention_shape shape = {.heads = 2, .kv_heads = 1, .key_dim = 32, .value_dim = 32, .kv_dtype = KR_BF16,
-                                      .softmax_scale = 0.2f, .layers = 1};
+    const kr_attention_shape shape = {.heads = 2,
+                                      .kv_heads = 1,
+                                      .key_dim = 32,
+                                      .value_dim = 32,
+                                      .kv_dtype = KR_BF16,
+                                      .softmax_scale = 0.2f,
+                                      .layers = 1};
     static session s, other;
     kr_rng rng = test_rng("nan_keys_never_win");
     float query[2 * 32], key[DIM_MAX], value[DIM_MAX] = {0};
@@ -285,8 +329,13 @@ static void nan_keys_never_win(void **state)
 
 static void plans(void **state)
 {
-    kr_attention_shape shape = {.heads = 9, .kv_heads = 3, .key_dim = 64, .value_dim = 64, .kv_dtype = KR_BF16,
-                                .softmax_scale = 0.125f, .layers = 30};
+    kr_attention_shape shape = {.heads = 9,
+                                .kv_heads = 3,
+                                .key_dim = 64,
+                                .value_dim = 64,
+                                .kv_dtype = KR_BF16,
+                                .softmax_scale = 0.125f,
+                                .layers = 30};
     kr_method_config config = {.name = "quest", .dense_layers = UINT32_MAX};
     const kr_method *method;
     kr_method_plan plan;

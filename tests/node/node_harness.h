@@ -58,9 +58,13 @@ static inline void *harness_serve(void *context)
 static inline void harness_start(harness *h, const harness_shape *s)
 {
     const kr_node_config config = {
-        .devices = s->devices ? s->devices : 1, .threads_per_device = s->threads ? s->threads : 1,
-        .pool_bytes = s->pool_bytes ? s->pool_bytes : 16u << 20, .sessions_max = s->sessions_max ? s->sessions_max : 8,
-        .clock = &kr_clock_system, .epoch = 77, .save_folder = s->save_folder,
+        .devices = s->devices ? s->devices : 1,
+        .threads_per_device = s->threads ? s->threads : 1,
+        .pool_bytes = s->pool_bytes ? s->pool_bytes : 16u << 20,
+        .sessions_max = s->sessions_max ? s->sessions_max : 8,
+        .clock = &kr_clock_system,
+        .epoch = 77,
+        .save_folder = s->save_folder,
     };
     bool windows = false;
     kr_err err = {0};
@@ -70,7 +74,8 @@ static inline void harness_start(harness *h, const harness_shape *s)
         fail_msg("create: %s", err.text);
     assert_int_equal(kr_queue_pair(&h->client, &h->server, 64, &kr_clock_system, &err), KR_OK);
     for (uint32_t l = 0; l < s->layers; l++) {
-        kr_method_config m = {.budget = s->budget, .mode = s->mode, .unit = s->unit, .dense_layers = s->dense_layers};
+        kr_method_config m = {
+            .budget = s->budget, .mode = s->mode, .unit = s->unit, .dense_layers = s->dense_layers};
         snprintf(m.name, sizeof m.name, "%s", s->method[l] ? s->method[l] : "dense");
         h->layer[l].window = s->window[l];
         windows |= s->window[l] != 0;
@@ -80,9 +85,17 @@ static inline void harness_start(harness *h, const harness_shape *s)
     for (uint32_t l = 0; l < s->layers && windows; l++)
         h->layer[l].group = s->window[l] != 0;
     h->configure = (kr_msg_configure){
-        .layers = s->layers, .heads = s->heads, .kv_heads = s->kv_heads, .key_dim = s->dim, .value_dim = s->dim,
-        .kv_dtype = s->type, .softmax_scale = 1.0f / sqrtf((float)s->dim), .context_max = s->context_max,
-        .tokens_max = s->tokens_max, .groups = windows ? 2 : 1, .fingerprint = 5,
+        .layers = s->layers,
+        .heads = s->heads,
+        .kv_heads = s->kv_heads,
+        .key_dim = s->dim,
+        .value_dim = s->dim,
+        .kv_dtype = s->type,
+        .softmax_scale = 1.0f / sqrtf((float)s->dim),
+        .context_max = s->context_max,
+        .tokens_max = s->tokens_max,
+        .groups = windows ? 2 : 1,
+        .fingerprint = 5,
     };
     h->threaded = s->threaded;
     if (h->threaded)
@@ -95,7 +108,8 @@ static inline void harness_stop(harness *h)
 
     if (h->threaded) {
         assert_int_equal(h->client->send(h->client, (kr_msg_header){.kind = KR_MSG_BYE, .epoch = 77}, NULL, 0,
-                                         kr_deadline_after(&kr_clock_system, H_WAIT_NS), &err), KR_OK);
+                                         kr_deadline_after(&kr_clock_system, H_WAIT_NS), &err),
+                         KR_OK);
         pthread_join(h->thread, NULL);
     }
     h->client->close(h->client);
@@ -111,7 +125,8 @@ static inline void harness_send(harness *h, kr_msg_header header, const kr_piece
     if (header.epoch == 0)
         header.epoch = 77;
     header.sequence = ++h->sequence;
-    if (h->client->send(h->client, header, pieces, count, kr_deadline_after(&kr_clock_system, H_WAIT_NS), &err) != KR_OK)
+    if (h->client->send(h->client, header, pieces, count, kr_deadline_after(&kr_clock_system, H_WAIT_NS),
+                        &err) != KR_OK)
         fail_msg("send: %s", err.text);
 }
 
@@ -120,7 +135,8 @@ static inline kr_message harness_receive(harness *h)
     kr_message reply;
     kr_err err = {0};
 
-    if (!h->threaded && kr_node_step(h->node, h->server, kr_deadline_after(&kr_clock_system, H_WAIT_NS), &err) != KR_OK)
+    if (!h->threaded &&
+        kr_node_step(h->node, h->server, kr_deadline_after(&kr_clock_system, H_WAIT_NS), &err) != KR_OK)
         fail_msg("step: %s", err.text);
     if (h->client->receive(h->client, &reply, kr_deadline_after(&kr_clock_system, H_WAIT_NS), &err) != KR_OK)
         fail_msg("receive: %s", err.text);
@@ -159,8 +175,8 @@ static inline kr_status harness_configure(harness *h)
     return harness_do(h, (kr_msg_header){.kind = KR_MSG_CONFIGURE}, pieces, 2);
 }
 
-static inline kr_status harness_open(harness *h, uint64_t tokens_max, const kr_hash128 *prefix, uint32_t pages,
-                                     kr_msg_opened *opened)
+static inline kr_status harness_open(harness *h, uint64_t tokens_max, const kr_hash128 *prefix,
+                                     uint32_t pages, kr_msg_opened *opened)
 {
     const kr_msg_open open = {.tokens_max = tokens_max, .seed = 1, .prefix_pages = pages};
     const kr_piece pieces[] = {{&open, sizeof open}, {prefix, pages * sizeof *prefix}};
@@ -170,7 +186,8 @@ static inline kr_status harness_open(harness *h, uint64_t tokens_max, const kr_h
 
     if (status != KR_OK)
         return status;
-    assert_int_equal(kr_msg_opened_read(reply.payload, reply.header.payload_bytes, opened, &blob, NULL), KR_OK);
+    assert_int_equal(kr_msg_opened_read(reply.payload, reply.header.payload_bytes, opened, &blob, NULL),
+                     KR_OK);
     h->client->release(h->client, &reply);
     return KR_OK;
 }
@@ -189,7 +206,8 @@ static inline kr_msg_stats harness_stats(harness *h, kr_msg_device_stats *device
     kr_message reply;
 
     assert_int_equal(harness_call(h, (kr_msg_header){.kind = KR_MSG_STATS}, NULL, 0, &reply), KR_OK);
-    assert_int_equal(kr_msg_stats_read(reply.payload, reply.header.payload_bytes, &stats, devices, NULL), KR_OK);
+    assert_int_equal(kr_msg_stats_read(reply.payload, reply.header.payload_bytes, &stats, devices, NULL),
+                     KR_OK);
     h->client->release(h->client, &reply);
     return stats;
 }
@@ -220,7 +238,8 @@ static inline void client_free(client_session *c)
     free(c->value);
 }
 
-static inline float *client_row(float *array, const harness_shape *s, uint32_t heads, uint32_t layer, uint64_t token)
+static inline float *client_row(float *array, const harness_shape *s, uint32_t heads, uint32_t layer,
+                                uint64_t token)
 {
     return array + ((size_t)layer * H_TOKENS_MAX + token) * heads * s->dim;
 }
@@ -239,7 +258,8 @@ static inline void client_draw(client_session *c, const harness_shape *s, uint64
 {
     for (uint32_t l = 0; l < s->layers; l++) {
         kr_rng rng = kr_rng_make(seed, token * H_LAYERS_MAX + l);
-        float *q = client_row(c->query, s, s->heads, l, token), *k = client_row(c->key, s, s->kv_heads, l, token);
+        float *q = client_row(c->query, s, s->heads, l, token),
+              *k = client_row(c->key, s, s->kv_heads, l, token);
         float *v = client_row(c->value, s, s->kv_heads, l, token);
 
         for (uint32_t i = 0; i < s->heads * s->dim; i++)
@@ -261,12 +281,13 @@ typedef struct {
     bool is_prefill;
 } client_run;
 
-
 /* Builds the payload as one piece; free() it. extra: further bytes (a selection) at the end. */
-static inline uint8_t *client_payload(const harness_shape *s, const client_run *run, uint32_t runs, uint32_t layer,
-                                      uint32_t flags, const void *extra, size_t extra_bytes, size_t *bytes)
+static inline uint8_t *client_payload(const harness_shape *s, const client_run *run, uint32_t runs,
+                                      uint32_t layer, uint32_t flags, const void *extra, size_t extra_bytes,
+                                      size_t *bytes)
 {
-    const size_t element = kr_dtype_bytes(s->type), query = 4u * s->heads * s->dim, kv = element * s->kv_heads * s->dim;
+    const size_t element = kr_dtype_bytes(s->type), query = 4u * s->heads * s->dim,
+                 kv = element * s->kv_heads * s->dim;
     size_t tokens = 0, at;
     uint8_t *p;
 
@@ -277,8 +298,10 @@ static inline uint8_t *client_payload(const harness_shape *s, const client_run *
     p = calloc(1, *bytes + 8);
     assert_non_null(p);
     for (uint32_t i = 0; i < runs; i++) {
-        const kr_msg_row row = {.session = run[i].session->opened.session, .position = run[i].position,
-                                .tokens = run[i].count, .is_prefill = run[i].is_prefill};
+        const kr_msg_row row = {.session = run[i].session->opened.session,
+                                .position = run[i].position,
+                                .tokens = run[i].count,
+                                .is_prefill = run[i].is_prefill};
         memcpy(p + i * sizeof row, &row, sizeof row);
     }
     at = runs * sizeof(kr_msg_row);
@@ -290,8 +313,8 @@ static inline uint8_t *client_payload(const harness_shape *s, const client_run *
         for (uint32_t i = 0; i < runs; i++)
             for (uint32_t t = 0; t < run[i].count; t++, at += kv)
                 kr_from_f32(s->type,
-                            client_row(part ? run[i].session->value : run[i].session->key, s, s->kv_heads, layer,
-                                       run[i].position + t),
+                            client_row(part ? run[i].session->value : run[i].session->key, s, s->kv_heads,
+                                       layer, run[i].position + t),
                             p + at, (size_t)s->kv_heads * s->dim);
     }
     if (extra_bytes != 0)
@@ -299,14 +322,17 @@ static inline uint8_t *client_payload(const harness_shape *s, const client_run *
     return p;
 }
 
-static inline kr_status client_attend(harness *h, const harness_shape *s, const client_run *run, uint32_t runs,
-                                      uint32_t layer, uint32_t flags, const void *extra, size_t extra_bytes,
-                                      kr_message *reply)
+static inline kr_status client_attend(harness *h, const harness_shape *s, const client_run *run,
+                                      uint32_t runs, uint32_t layer, uint32_t flags, const void *extra,
+                                      size_t extra_bytes, kr_message *reply)
 {
     size_t bytes;
     uint8_t *p = client_payload(s, run, runs, layer, flags, extra, extra_bytes, &bytes);
     const kr_piece piece = {p, bytes};
-    const kr_msg_header header = {.kind = KR_MSG_ATTEND, .layer = (uint16_t)layer, .rows = runs, .flags = flags,
+    const kr_msg_header header = {.kind = KR_MSG_ATTEND,
+                                  .layer = (uint16_t)layer,
+                                  .rows = runs,
+                                  .flags = flags,
                                   .device = runs > 0 ? run[0].session->opened.device : 0};
     const kr_status status = harness_call(h, header, &piece, 1, reply);
 
@@ -317,8 +343,9 @@ static inline kr_status client_attend(harness *h, const harness_shape *s, const 
 /* ---- float64 attention ---- */
 
 /* A list of tokens for one query, or NULL: all of [from, to). */
-static inline void oracle_attend(const harness_shape *s, const client_session *c, uint32_t layer, uint64_t position,
-                                 uint32_t head, const uint8_t *listed, double *out, double *bound)
+static inline void oracle_attend(const harness_shape *s, const client_session *c, uint32_t layer,
+                                 uint64_t position, uint32_t head, const uint8_t *listed, double *out,
+                                 double *bound)
 {
     static double p[H_TOKENS_MAX];
     const uint32_t kv = head / (s->heads / s->kv_heads), window = s->window[layer];
@@ -368,8 +395,9 @@ static inline void check_output(const harness_shape *s, const client_run *run, u
                 oracle_attend(s, run[i].session, layer, run[i].position + t, hd, NULL, want, &bound);
                 for (uint32_t d = 0; d < s->dim; d++)
                     if (!(fabs((double)got[d] - want[d]) <= bound))
-                        fail_msg("layer %u run %u position %llu head %u dim %u: %g, float64 %g, bound %g", layer, i,
-                                 (unsigned long long)run[i].position + t, hd, d, (double)got[d], want[d], bound);
+                        fail_msg("layer %u run %u position %llu head %u dim %u: %g, float64 %g, bound %g",
+                                 layer, i, (unsigned long long)run[i].position + t, hd, d, (double)got[d],
+                                 want[d], bound);
             }
 }
 

@@ -6,8 +6,16 @@ enum { SESSIONS = 3, PROMPT = 500, STEPS = 300 };
 
 static void serves_without_allocating(void **state)
 {
-    const harness_shape s = {.layers = 2, .heads = 4, .kv_heads = 2, .dim = 16, .tokens_max = 512, .context_max = 1024,
-                             .type = KR_BF16, .method = {"dense", "quest"}, .budget = 128, .threads = 2};
+    const harness_shape s = {.layers = 2,
+                             .heads = 4,
+                             .kv_heads = 2,
+                             .dim = 16,
+                             .tokens_max = 512,
+                             .context_max = 1024,
+                             .type = KR_BF16,
+                             .method = {"dense", "quest"},
+                             .budget = 128,
+                             .threads = 2};
     client_session c[SESSIONS];
     kr_message reply;
     harness h;
@@ -36,7 +44,9 @@ static void serves_without_allocating(void **state)
 
             for (uint32_t i = 0; i < SESSIONS; i++)
                 r[i] = (client_run){&c[i], PROMPT + n, 1, false};
-            assert_int_equal(client_attend(&h, &s, r, SESSIONS, l, n % 2 ? KR_MSG_WANT_SELECTION : 0, NULL, 0, &reply), KR_OK);
+            assert_int_equal(
+                client_attend(&h, &s, r, SESSIONS, l, n % 2 ? KR_MSG_WANT_SELECTION : 0, NULL, 0, &reply),
+                KR_OK);
             h.client->release(h.client, &reply);
         }
     }

@@ -6,11 +6,11 @@
 enum { PROMPT = 1500, DECODE = 4, COMPANY = 3 };
 
 typedef struct {
-    uint32_t chunk;        /* tokens of a prefill message */
-    uint32_t company;      /* other sessions decoded in the same messages */
-    bool many_tokens;      /* decode tokens in one row */
-    bool indices;          /* ask for indices first, then attend with them over stored tokens */
-    uint64_t spilled_min;  /* pages that must lie on another device */
+    uint32_t chunk;       /* tokens of a prefill message */
+    uint32_t company;     /* other sessions decoded in the same messages */
+    bool many_tokens;     /* decode tokens in one row */
+    bool indices;         /* ask for indices first, then attend with them over stored tokens */
+    uint64_t spilled_min; /* pages that must lie on another device */
 } way;
 
 /* Prefill and decode of session 0; its decode outputs go to out [DECODE][layers][heads][dim]. */
@@ -33,13 +33,15 @@ static void run(const harness_shape *s, const way *w, float *out)
         for (uint64_t t = 0; t < most; t++)
             client_draw(&c[i], s, 40 + i, t);
         for (uint64_t t = 0; t < c[i].tokens; t += w->chunk) {
-            const client_run r = {&c[i], t, (uint32_t)(c[i].tokens - t < w->chunk ? c[i].tokens - t : w->chunk), true};
+            const client_run r = {&c[i], t,
+                                  (uint32_t)(c[i].tokens - t < w->chunk ? c[i].tokens - t : w->chunk), true};
             for (uint32_t l = 0; l < s->layers; l++) {
                 assert_int_equal(client_attend(&h, s, &r, 1, l, 0, NULL, 0, &reply), KR_OK);
                 h.client->release(h.client, &reply);
             }
         }
-        assert_int_equal(harness_session(&h, KR_MSG_END_PREFILL, c[i].opened.session, c[i].tokens, NULL, 0), KR_OK);
+        assert_int_equal(harness_session(&h, KR_MSG_END_PREFILL, c[i].opened.session, c[i].tokens, NULL, 0),
+                         KR_OK);
     }
     for (uint32_t n = 0; n < DECODE; n += w->many_tokens ? DECODE : 1) {
         const uint32_t count = w->many_tokens ? DECODE : 1;
@@ -55,7 +57,8 @@ static void run(const harness_shape *s, const way *w, float *out)
             uint8_t *extra = NULL;
 
             if (w->indices && strcmp(s->method[l], "quest") == 0) {
-                assert_int_equal(client_attend(&h, s, r, runs, l, KR_MSG_INDICES_ONLY, NULL, 0, &reply), KR_OK);
+                assert_int_equal(client_attend(&h, s, r, runs, l, KR_MSG_INDICES_ONLY, NULL, 0, &reply),
+                                 KR_OK);
                 assert_int_equal(reply.header.kind, KR_MSG_INDICES);
                 extra_bytes = reply.header.payload_bytes;
                 extra = malloc(extra_bytes);
@@ -75,9 +78,7 @@ static void run(const harness_shape *s, const way *w, float *out)
         }
     }
     (void)harness_stats(&h, device);
-    uint64_t spilled = 0;
-    for (uint32_t d = 0; d < (s->devices ? s->devices : 1); d++)
-        spilled += device[d].spilled_pages;
+    const uint64_t spilled = device[0].spilled_pages + (s->devices > 1 ? device[1].spilled_pages : 0);
     assert_true(w->spilled_min == 0 ? spilled == 0 : spilled >= w->spilled_min);
     harness_stop(&h);
     for (uint32_t i = 0; i <= w->company; i++)
@@ -86,8 +87,16 @@ static void run(const harness_shape *s, const way *w, float *out)
 
 static harness_shape shape_of(const char *method, kr_dtype type)
 {
-    return (harness_shape){.layers = 2, .heads = 6, .kv_heads = 2, .dim = 32, .tokens_max = PROMPT, .context_max = 2000,
-                           .type = type, .method = {method, method}, .budget = 1040, .threads = 1};
+    return (harness_shape){.layers = 2,
+                           .heads = 6,
+                           .kv_heads = 2,
+                           .dim = 32,
+                           .tokens_max = PROMPT,
+                           .context_max = 2000,
+                           .type = type,
+                           .method = {method, method},
+                           .budget = 1040,
+                           .threads = 1};
 }
 
 static void compare(const char *method, kr_dtype type)
@@ -99,11 +108,11 @@ static void compare(const char *method, kr_dtype type)
     run(&plain, &(way){.chunk = PROMPT}, want);
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++)
         assert_true(isfinite(want[i]));
-#define SAME(...)                                                                   \
-    do {                                                                            \
-        memset(got, 0, sizeof got);                                                 \
-        run(&s, &(way){__VA_ARGS__}, got);                                          \
-        if (memcmp(want, got, sizeof want) != 0)                                    \
+#define SAME(...)                                                                      \
+    do {                                                                               \
+        memset(got, 0, sizeof got);                                                    \
+        run(&s, &(way){__VA_ARGS__}, got);                                             \
+        if (memcmp(want, got, sizeof want) != 0)                                       \
             fail_msg("%s, type %d: differs with %s", method, (int)type, #__VA_ARGS__); \
     } while (0)
     SAME(.chunk = 64);
@@ -184,8 +193,9 @@ static void devices_help_each_other(void **state)
 
                 r[i] = (client_run){&c[i], n == 0 ? 0 : c[i].tokens + n - 1, count, n == 0};
                 uint8_t *p = client_payload(&s, &r[i], 1, l, 0, NULL, 0, &bytes);
-                harness_send(&h, (kr_msg_header){.kind = KR_MSG_ATTEND, .layer = (uint16_t)l, .rows = 1, .device = i},
-                             &(kr_piece){p, bytes}, 1);
+                harness_send(
+                    &h, (kr_msg_header){.kind = KR_MSG_ATTEND, .layer = (uint16_t)l, .rows = 1, .device = i},
+                    &(kr_piece){p, bytes}, 1);
                 free(p);
             }
             for (uint32_t i = 0; i < 2; i++) {

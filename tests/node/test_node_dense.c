@@ -48,7 +48,8 @@ static void drive(const harness_shape *s, uint64_t seed)
         for (uint32_t i = 0; i < SESSIONS; i++)
             if (c[i].opened.session == 0 || c[i].tokens + TOKENS_MAX > CONTEXT) {
                 if (c[i].opened.session != 0)
-                    assert_int_equal(harness_session(&h, KR_MSG_CLOSE, c[i].opened.session, c[i].tokens, NULL, 0), KR_OK);
+                    assert_int_equal(
+                        harness_session(&h, KR_MSG_CLOSE, c[i].opened.session, c[i].tokens, NULL, 0), KR_OK);
                 if (harness_open(&h, CONTEXT, NULL, 0, &c[i].opened) != KR_OK)
                     fail_msg("open: %s", h.error.text);
                 c[i].tokens = 0;
@@ -69,29 +70,57 @@ static void drive(const harness_shape *s, uint64_t seed)
 static void bf16_one_group(void **state)
 {
     (void)state;
-    drive(&(harness_shape){.layers = 2, .heads = 6, .kv_heads = 2, .dim = 32, .tokens_max = TOKENS_MAX * 2,
-                           .context_max = CONTEXT, .type = KR_BF16, .threads = 2}, 1);
+    drive(&(harness_shape){.layers = 2,
+                           .heads = 6,
+                           .kv_heads = 2,
+                           .dim = 32,
+                           .tokens_max = TOKENS_MAX * 2,
+                           .context_max = CONTEXT,
+                           .type = KR_BF16,
+                           .threads = 2},
+          1);
 }
 
 static void f32_odd_dim(void **state)
 {
     (void)state;
-    drive(&(harness_shape){.layers = 1, .heads = 3, .kv_heads = 3, .dim = 20, .tokens_max = TOKENS_MAX * 2,
-                           .context_max = CONTEXT, .type = KR_F32}, 2);
+    drive(&(harness_shape){.layers = 1,
+                           .heads = 3,
+                           .kv_heads = 3,
+                           .dim = 20,
+                           .tokens_max = TOKENS_MAX * 2,
+                           .context_max = CONTEXT,
+                           .type = KR_F32},
+          2);
 }
 
 static void f16_windows(void **state)
 {
     (void)state;
-    drive(&(harness_shape){.layers = 3, .heads = 4, .kv_heads = 1, .dim = 64, .tokens_max = TOKENS_MAX * 2,
-                           .context_max = CONTEXT, .type = KR_F16, .window = {200, 0, 200}}, 3);
+    drive(&(harness_shape){.layers = 3,
+                           .heads = 4,
+                           .kv_heads = 1,
+                           .dim = 64,
+                           .tokens_max = TOKENS_MAX * 2,
+                           .context_max = CONTEXT,
+                           .type = KR_F16,
+                           .window = {200, 0, 200}},
+          3);
 }
 
 static void served_by_a_thread(void **state)
 {
     (void)state;
-    drive(&(harness_shape){.layers = 2, .heads = 6, .kv_heads = 2, .dim = 32, .tokens_max = TOKENS_MAX * 2,
-                           .context_max = CONTEXT, .type = KR_BF16, .threads = 2, .threaded = true}, 4);
+    drive(&(harness_shape){.layers = 2,
+                           .heads = 6,
+                           .kv_heads = 2,
+                           .dim = 32,
+                           .tokens_max = TOKENS_MAX * 2,
+                           .context_max = CONTEXT,
+                           .type = KR_BF16,
+                           .threads = 2,
+                           .threaded = true},
+          4);
 }
 
 int main(void)

@@ -2,9 +2,17 @@
  * and leaves the session as it was. */
 #include "node_harness.h"
 
-static const harness_shape shape = {.layers = 3, .heads = 4, .kv_heads = 2, .dim = 16, .tokens_max = 64,
-                                    .context_max = 1024, .type = KR_BF16, .sessions_max = 2,
-                                    .method = {"dense", "quest", "quest"}, .dense_layers = 2, .budget = 64};
+static const harness_shape shape = {.layers = 3,
+                                    .heads = 4,
+                                    .kv_heads = 2,
+                                    .dim = 16,
+                                    .tokens_max = 64,
+                                    .context_max = 1024,
+                                    .type = KR_BF16,
+                                    .sessions_max = 2,
+                                    .method = {"dense", "quest", "quest"},
+                                    .dense_layers = 2,
+                                    .budget = 64};
 
 static harness h;
 static client_session c;
@@ -66,24 +74,24 @@ static void rows_are_checked(void **state)
     kr_msg_row *row = (kr_msg_row *)(void *)p;
     const kr_msg_row good = *row;
 
-#define REFUSED(status, change)                                    \
-    do {                                                           \
-        *row = good;                                               \
-        change;                                                    \
-        const kr_status got = send_raw(header, p, bytes);          \
-        if (got != (status))                                       \
+#define REFUSED(status, change)                                     \
+    do {                                                            \
+        *row = good;                                                \
+        change;                                                     \
+        const kr_status got = send_raw(header, p, bytes);           \
+        if (got != (status))                                        \
             fail_msg("%s: %d %s", #change, (int)got, h.error.text); \
-        assert_true(h.error.text[0] != 0);                         \
+        assert_true(h.error.text[0] != 0);                          \
     } while (0)
-    REFUSED(KR_E_FORMAT, row->session = 0);                                 /* pitfall R-01 */
-    REFUSED(KR_E_NOT_FOUND, row->session = good.session + 1);               /* no such slot in use */
+    REFUSED(KR_E_FORMAT, row->session = 0);                                     /* pitfall R-01 */
+    REFUSED(KR_E_NOT_FOUND, row->session = good.session + 1);                   /* no such slot in use */
     REFUSED(KR_E_NOT_FOUND, row->session = good.session + ((uint64_t)1 << 32)); /* another life */
     REFUSED(KR_E_NOT_FOUND, row->session = good.session | 0xffffff);
     REFUSED(KR_E_ARG, row->position = 9);
     REFUSED(KR_E_ARG, row->position = 11);
     REFUSED(KR_E_FORMAT, row->position = UINT64_MAX);
     REFUSED(KR_E_FORMAT, row->tokens = 0);
-    REFUSED(KR_E_FORMAT, row->tokens = 2);                                  /* more than the payload holds */
+    REFUSED(KR_E_FORMAT, row->tokens = 2); /* more than the payload holds */
     REFUSED(KR_E_LIMIT, row->tokens = 65);
     REFUSED(KR_E_FORMAT, row->is_prefill = 2);
     REFUSED(KR_E_FORMAT, row->reserved = 1);
@@ -94,7 +102,7 @@ static void rows_are_checked(void **state)
     q = realloc(p, bytes + 8);
     assert_non_null(q);
     memset(q + bytes, 0, 8);
-    assert_int_equal(send_raw(header, q, bytes + 8), KR_E_FORMAT);          /* bytes left over */
+    assert_int_equal(send_raw(header, q, bytes + 8), KR_E_FORMAT); /* bytes left over */
     free(q);
     goes_on(3);
 }
@@ -111,12 +119,15 @@ static void headers_are_checked(void **state)
     assert_int_equal(send_raw((kr_msg_header){.rows = 1, .device = 1}, p, bytes), KR_E_ARG);
     assert_int_equal(send_raw((kr_msg_header){.rows = 2}, p, bytes), KR_E_FORMAT);
     assert_int_equal(send_raw((kr_msg_header){.rows = 65}, p, bytes), KR_E_LIMIT);
-    assert_int_equal(send_raw((kr_msg_header){.rows = 1, .flags = KR_MSG_WITH_INDICES | KR_MSG_INDICES_ONLY}, p, bytes),
-                     KR_E_ARG);
-    assert_int_equal(send_raw((kr_msg_header){.rows = 1, .flags = KR_MSG_WITH_INDICES}, p, bytes), KR_E_ARG); /* dense */
+    assert_int_equal(
+        send_raw((kr_msg_header){.rows = 1, .flags = KR_MSG_WITH_INDICES | KR_MSG_INDICES_ONLY}, p, bytes),
+        KR_E_ARG);
+    assert_int_equal(send_raw((kr_msg_header){.rows = 1, .flags = KR_MSG_WITH_INDICES}, p, bytes),
+                     KR_E_ARG); /* dense */
     assert_int_equal(harness_do(&h, (kr_msg_header){.kind = KR_MSG_OUTPUT}, NULL, 0), KR_E_ARG);
     assert_int_equal(harness_do(&h, (kr_msg_header){.kind = KR_MSG_INDEX}, NULL, 0), KR_E_UNSUPPORTED);
-    assert_int_equal(harness_do(&h, (kr_msg_header){.kind = KR_MSG_STATS}, &(kr_piece){"x", 1}, 1), KR_E_FORMAT);
+    assert_int_equal(harness_do(&h, (kr_msg_header){.kind = KR_MSG_STATS}, &(kr_piece){"x", 1}, 1),
+                     KR_E_FORMAT);
     assert_int_equal(harness_do(&h, (kr_msg_header){.kind = KR_MSG_SAVE}, NULL, 0), KR_E_FORMAT);
     free(p);
     /* An empty message is legal. */
@@ -150,22 +161,22 @@ static void selections_are_checked(void **state)
         goes_on(30); /* 6 units of 16 */
     const client_run r = {&c, c.tokens - 1, 1, false};
     const uint32_t flags = KR_MSG_WITH_INDICES | KR_MSG_NO_APPEND;
-#define LISTS(status, ...)                                                                                   \
-    do {                                                                                                     \
-        memcpy(lists, good, sizeof good);                                                                    \
-        __VA_ARGS__;                                                                                         \
-        const kr_status got = client_attend(&h, &shape, &r, 1, 2, flags, lists, sizeof good, &reply);        \
-        if (got != (status))                                                                                 \
-            fail_msg("%s: %d %s", #__VA_ARGS__, (int)got, h.error.text);                                     \
-        if (got == KR_OK)                                                                                    \
-            h.client->release(h.client, &reply);                                                             \
+#define LISTS(status, ...)                                                                            \
+    do {                                                                                              \
+        memcpy(lists, good, sizeof good);                                                             \
+        __VA_ARGS__;                                                                                  \
+        const kr_status got = client_attend(&h, &shape, &r, 1, 2, flags, lists, sizeof good, &reply); \
+        if (got != (status))                                                                          \
+            fail_msg("%s: %d %s", #__VA_ARGS__, (int)got, h.error.text);                              \
+        if (got == KR_OK)                                                                             \
+            h.client->release(h.client, &reply);                                                      \
     } while (0)
     LISTS(KR_OK, (void)0);
     LISTS(KR_E_ARG, lists[5] = (uint32_t)((c.tokens + 15) / 16)); /* past the end */
-    LISTS(KR_E_FORMAT, lists[5] = 0);        /* not ascending */
-    LISTS(KR_E_FORMAT, lists[0] = 3);        /* counts go past the payload */
+    LISTS(KR_E_FORMAT, lists[5] = 0);                             /* not ascending */
+    LISTS(KR_E_FORMAT, lists[0] = 3);                             /* counts go past the payload */
     LISTS(KR_E_LIMIT, lists[0] = 1000000);
-    LISTS(KR_E_FORMAT, lists[0] = 0);        /* units left over */
+    LISTS(KR_E_FORMAT, lists[0] = 0); /* units left over */
 #undef LISTS
     goes_on(1);
 }
@@ -177,7 +188,8 @@ static void stored_queries_are_checked(void **state)
 
     (void)state;
     goes_on(20);
-    assert_int_equal(client_attend(&h, &shape, &(client_run){&c, c.tokens, 1, false}, 1, 0, KR_MSG_NO_APPEND, NULL, 0, &reply),
+    assert_int_equal(client_attend(&h, &shape, &(client_run){&c, c.tokens, 1, false}, 1, 0, KR_MSG_NO_APPEND,
+                                   NULL, 0, &reply),
                      KR_E_ARG);
     (void)late;
     /* A layer that selects has bounds of all its tokens: only the newest query is answered. */
@@ -197,7 +209,8 @@ static void control_is_checked(void **state)
 
     (void)state;
     assert_int_equal(harness_session(&h, KR_MSG_TRIM, c.opened.session, c.tokens + 1, NULL, 0), KR_E_LIMIT);
-    assert_int_equal(harness_session(&h, KR_MSG_END_PREFILL, c.opened.session, c.tokens + 1, NULL, 0), KR_E_ARG);
+    assert_int_equal(harness_session(&h, KR_MSG_END_PREFILL, c.opened.session, c.tokens + 1, NULL, 0),
+                     KR_E_ARG);
     assert_int_equal(harness_session(&h, KR_MSG_CLOSE, c.opened.session + 7, 0, NULL, 0), KR_E_NOT_FOUND);
     assert_int_equal(harness_open(&h, 128, NULL, 0, &other), KR_OK);
     assert_int_equal(harness_open(&h, 128, NULL, 0, &third), KR_E_FULL); /* two sessions at most */
@@ -220,14 +233,14 @@ static void configurations_are_checked(void **state)
     h.configure.fingerprint++;
     assert_int_equal(harness_configure(&h), KR_E_BUSY);
     assert_int_equal(harness_session(&h, KR_MSG_CLOSE, c.opened.session, 0, NULL, 0), KR_OK);
-#define REFUSED(status, change)                                                \
-    do {                                                                       \
-        change;                                                                \
-        const kr_status got = harness_configure(&h);                           \
-        if (got != (status))                                                   \
-            fail_msg("%s: %d %s", #change, (int)got, h.error.text);            \
-        h.configure = good;                                                    \
-        h.layer[1] = layer;                                                    \
+#define REFUSED(status, change)                                     \
+    do {                                                            \
+        change;                                                     \
+        const kr_status got = harness_configure(&h);                \
+        if (got != (status))                                        \
+            fail_msg("%s: %d %s", #change, (int)got, h.error.text); \
+        h.configure = good;                                         \
+        h.layer[1] = layer;                                         \
     } while (0)
     REFUSED(KR_E_FORMAT, h.configure.kv_dtype = 3);
     REFUSED(KR_E_FORMAT, h.configure.kv_dtype = 0xffff); /* pitfall R-04 */
@@ -273,14 +286,10 @@ static void fresh_node(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_checked),
-        cmocka_unit_test(headers_are_checked),
-        cmocka_unit_test(a_session_has_one_row),
-        cmocka_unit_test(selections_are_checked),
-        cmocka_unit_test(stored_queries_are_checked),
-        cmocka_unit_test(control_is_checked),
-        cmocka_unit_test(configurations_are_checked),
-        cmocka_unit_test(fresh_node),
+        cmocka_unit_test(rows_are_checked),           cmocka_unit_test(headers_are_checked),
+        cmocka_unit_test(a_session_has_one_row),      cmocka_unit_test(selections_are_checked),
+        cmocka_unit_test(stored_queries_are_checked), cmocka_unit_test(control_is_checked),
+        cmocka_unit_test(configurations_are_checked), cmocka_unit_test(fresh_node),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }

@@ -15,13 +15,22 @@ static char folder[] = "/tmp/karat-save-XXXXXX";
 
 static harness_shape shape_of(const char *method)
 {
-    return (harness_shape){.layers = 2, .heads = 4, .kv_heads = 2, .dim = 16, .tokens_max = 512, .context_max = 1024,
-                           .type = KR_BF16, .method = {method, method}, .window = {0, 0}, .budget = 64,
-                           .save_folder = folder, .pool_bytes = 1 << 20};
+    return (harness_shape){.layers = 2,
+                           .heads = 4,
+                           .kv_heads = 2,
+                           .dim = 16,
+                           .tokens_max = 512,
+                           .context_max = 1024,
+                           .type = KR_BF16,
+                           .method = {method, method},
+                           .window = {0, 0},
+                           .budget = 64,
+                           .save_folder = folder,
+                           .pool_bytes = 1 << 20};
 }
 
-static kr_status file_message(harness *h, kr_msg_kind kind, uint64_t session, const char *name, const char *blob,
-                              client_session *restored, char *blob_out)
+static kr_status file_message(harness *h, kr_msg_kind kind, uint64_t session, const char *name,
+                              const char *blob, client_session *restored, char *blob_out)
 {
     kr_msg_file file = {.session = session, .client_bytes = (uint32_t)strlen(blob)};
     const kr_piece pieces[] = {{&file, sizeof file}, {blob, strlen(blob)}};
@@ -33,7 +42,9 @@ static kr_status file_message(harness *h, kr_msg_kind kind, uint64_t session, co
     if (status != KR_OK)
         return status;
     if (kind == KR_MSG_RESTORE) {
-        assert_int_equal(kr_msg_opened_read(reply.payload, reply.header.payload_bytes, &restored->opened, &tail, NULL), KR_OK);
+        assert_int_equal(
+            kr_msg_opened_read(reply.payload, reply.header.payload_bytes, &restored->opened, &tail, NULL),
+            KR_OK);
         memcpy(blob_out, tail, restored->opened.client_bytes);
         blob_out[restored->opened.client_bytes] = 0;
     }
@@ -42,8 +53,8 @@ static kr_status file_message(harness *h, kr_msg_kind kind, uint64_t session, co
 }
 
 /* Tokens [from, to); the last message's outputs of layer 1 go to out when not NULL. */
-static void feed(harness *h, const harness_shape *s, client_session *c, uint64_t from, uint64_t to, bool prefill,
-                 float *out)
+static void feed(harness *h, const harness_shape *s, client_session *c, uint64_t from, uint64_t to,
+                 bool prefill, float *out)
 {
     kr_message reply;
     const client_run r = {c, from, (uint32_t)(to - from), prefill};
@@ -96,8 +107,10 @@ static void restored_goes_on_alike(void **state)
             client_draw(&c, &s, 8, t);
         assert_int_equal(harness_open(&h, 800, NULL, 0, &c.opened), KR_OK);
         feed(&h, &s, &c, 0, TOKENS, true, NULL);
-        assert_int_equal(file_message(&h, KR_MSG_SAVE, c.opened.session, "a.kv", "token ids", NULL, NULL), KR_OK);
-        assert_int_equal(file_message(&h, KR_MSG_SAVE, c.opened.session + 9, "b.kv", "", NULL, NULL), KR_E_NOT_FOUND);
+        assert_int_equal(file_message(&h, KR_MSG_SAVE, c.opened.session, "a.kv", "token ids", NULL, NULL),
+                         KR_OK);
+        assert_int_equal(file_message(&h, KR_MSG_SAVE, c.opened.session + 9, "b.kv", "", NULL, NULL),
+                         KR_E_NOT_FOUND);
         feed(&h, &s, &c, TOKENS, MORE, false, want);
         harness_stop(&h);
 
@@ -186,7 +199,8 @@ static void foreign_files_are_refused(void **state)
         harness_start(&h, &s);
         h.configure.fingerprint += kind == 3;
         assert_int_equal(harness_configure(&h), KR_OK);
-        assert_int_equal(file_message(&h, KR_MSG_RESTORE, 0, "a.kv", "", &c, blob), kind == 2 ? KR_E_LIMIT : KR_E_SHAPE);
+        assert_int_equal(file_message(&h, KR_MSG_RESTORE, 0, "a.kv", "", &c, blob),
+                         kind == 2 ? KR_E_LIMIT : KR_E_SHAPE);
         harness_stop(&h);
     }
 }

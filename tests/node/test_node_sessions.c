@@ -2,8 +2,14 @@
  * refusals, trimming, and nothing leaked by any of it. */
 #include "node_harness.h"
 
-static const harness_shape small = {.layers = 2, .heads = 2, .kv_heads = 1, .dim = 16, .tokens_max = 256,
-                                    .context_max = 1024, .type = KR_BF16, .sessions_max = 4};
+static const harness_shape small = {.layers = 2,
+                                    .heads = 2,
+                                    .kv_heads = 1,
+                                    .dim = 16,
+                                    .tokens_max = 256,
+                                    .context_max = 1024,
+                                    .type = KR_BF16,
+                                    .sessions_max = 4};
 /* 128 tokens * 16 dims * (key + value) * 2 bytes * 2 layers */
 enum { SMALL_PAGE = 128 * 16 * 2 * 2 * 2 };
 
@@ -18,7 +24,8 @@ static void chain(kr_hash128 *hash, uint32_t pages, uint64_t seed)
 }
 
 /* Tokens [from, to) of c in every layer, checked against the oracle. */
-static void feed(harness *h, const harness_shape *s, client_session *c, uint64_t from, uint64_t to, bool prefill)
+static void feed(harness *h, const harness_shape *s, client_session *c, uint64_t from, uint64_t to,
+                 bool prefill)
 {
     kr_message reply;
 
@@ -70,8 +77,8 @@ static void prefixes_are_shared(void **state)
     begin(&h, &small, 24, c, 3);
     chain(hash, 8, 1);
     for (uint32_t i = 0; i < 3; i++) {
-        draw(&c[i], &small, 1, 0, 500);          /* the same tokens ... */
-        draw(&c[i], &small, 10 + i, 500, 700);   /* ... then each its own */
+        draw(&c[i], &small, 1, 0, 500);        /* the same tokens ... */
+        draw(&c[i], &small, 10 + i, 500, 700); /* ... then each its own */
     }
     assert_int_equal(harness_open(&h, 1024, hash, 3, &c[0].opened), KR_OK);
     assert_int_equal(c[0].opened.tokens, 0);
@@ -82,7 +89,7 @@ static void prefixes_are_shared(void **state)
     (void)harness_stats(&h, device);
     assert_int_equal(device[0].pages_used[0], 4);
     feed(&h, &small, &c[1], 384, 700, true);
-    feed(&h, &small, &c[0], 500, 700, false);    /* neither sees the other's tokens */
+    feed(&h, &small, &c[0], 500, 700, false); /* neither sees the other's tokens */
     assert_int_equal(harness_session(&h, KR_MSG_CLOSE, c[0].opened.session, 0, NULL, 0), KR_OK);
     assert_int_equal(harness_session(&h, KR_MSG_CLOSE, c[1].opened.session, 0, NULL, 0), KR_OK);
     (void)harness_stats(&h, device);
@@ -120,12 +127,14 @@ static void shared_pages_are_copied_before_a_write(void **state)
     feed(&h, &small, &c[1], 300, 500, true);
     draw(&c[0], &small, 4, 400, 420);
     feed(&h, &small, &c[0], 400, 420, false);
-    assert_int_equal(harness_session(&h, KR_MSG_TRIM, c[0].opened.session, 200, NULL, 0), KR_OK); /* its own, published */
+    assert_int_equal(harness_session(&h, KR_MSG_TRIM, c[0].opened.session, 200, NULL, 0),
+                     KR_OK); /* its own, published */
     draw(&c[0], &small, 5, 200, 300);
     feed(&h, &small, &c[0], 200, 300, true);
     assert_int_equal(harness_session(&h, KR_MSG_CLOSE, c[1].opened.session, 0, NULL, 0), KR_OK);
     draw(&c[1], &small, 2, 0, 400);
-    assert_int_equal(harness_open(&h, 800, hash, 3, &c[1].opened), KR_OK); /* the published pages are as they were */
+    assert_int_equal(harness_open(&h, 800, hash, 3, &c[1].opened),
+                     KR_OK); /* the published pages are as they were */
     assert_int_equal(c[1].opened.tokens, 384);
     feed(&h, &small, &c[1], 384, 400, true);
     finish(&h, c, 2);
@@ -216,7 +225,8 @@ static void nothing_leaks(void **state)
         kr_message reply;
 
         assert_int_equal(harness_open(&h, 512, hash, (uint32_t)kr_rng_below(&rng, 5), &c.opened), KR_OK);
-        const client_run r = {&c, c.opened.tokens, (uint32_t)(tokens > c.opened.tokens ? tokens - c.opened.tokens : 0), true};
+        const client_run r = {&c, c.opened.tokens,
+                              (uint32_t)(tokens > c.opened.tokens ? tokens - c.opened.tokens : 0), true};
         for (uint32_t l = 0; l < small.layers && r.count > 0 && r.count <= 256; l++) {
             if (n % 3 == 0 && l == 1)
                 break; /* given up in the middle of a step */
@@ -225,8 +235,9 @@ static void nothing_leaks(void **state)
         }
         if (n % 5 == 0)
             (void)harness_session(&h, KR_MSG_TRIM, c.opened.session, kr_rng_below(&rng, tokens + 1), NULL, 0);
-        assert_int_equal(harness_session(&h, KR_MSG_CLOSE, c.opened.session, 0, n % 5 ? hash : NULL, n % 5 ? pages : 0),
-                         KR_OK);
+        assert_int_equal(
+            harness_session(&h, KR_MSG_CLOSE, c.opened.session, 0, n % 5 ? hash : NULL, n % 5 ? pages : 0),
+            KR_OK);
     }
     assert_int_equal(harness_stats(&h, device).sessions, 0);
     assert_int_equal(device[0].pages_used[0], 0);
@@ -271,12 +282,9 @@ static void windows_recycle_pages(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prefixes_are_shared),
-        cmocka_unit_test(shared_pages_are_copied_before_a_write),
-        cmocka_unit_test(promises_are_kept),
-        cmocka_unit_test(adoption_respects_promises),
-        cmocka_unit_test(nothing_leaks),
-        cmocka_unit_test(windows_recycle_pages),
+        cmocka_unit_test(prefixes_are_shared), cmocka_unit_test(shared_pages_are_copied_before_a_write),
+        cmocka_unit_test(promises_are_kept),   cmocka_unit_test(adoption_respects_promises),
+        cmocka_unit_test(nothing_leaks),       cmocka_unit_test(windows_recycle_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -105,10 +105,21 @@ static kr_attend_tiled_args arguments(kr_dtype type, uint32_t rows, uint32_t pos
                                       uint32_t value_dim, result *out)
 {
     return (kr_attend_tiled_args){
-        .query = query_row, .from = from, .to = to, .rows = rows, .key_tile = tile, .value_row = rows_of,
-        .positions = positions, .key_dim = key_dim, .value_dim = value_dim, .type = type,
-        .scale = 1.0f / sqrtf((float)key_dim), .scores = scores, .maximum = out->maximum,
-        .sum = out->sum, .accumulator = &out->acc[0][0],
+        .query = query_row,
+        .from = from,
+        .to = to,
+        .rows = rows,
+        .key_tile = tile,
+        .value_row = rows_of,
+        .positions = positions,
+        .key_dim = key_dim,
+        .value_dim = value_dim,
+        .type = type,
+        .scale = 1.0f / sqrtf((float)key_dim),
+        .scores = scores,
+        .maximum = out->maximum,
+        .sum = out->sum,
+        .accumulator = &out->acc[0][0],
     };
 }
 
@@ -177,7 +188,8 @@ static void variants_agree(void **state)
     printf("seed %llu\n", (unsigned long long)seed);
     for (uint32_t n = 0; n < 700; n++) {
         const kr_dtype type = (kr_dtype)(n % 3);
-        const uint32_t *dim = dims[kr_rng_below(&rng, 6)], positions = n % 50 == 0 ? 1024 : lengths[kr_rng_below(&rng, 8)];
+        const uint32_t *dim = dims[kr_rng_below(&rng, 6)],
+                       positions = n % 50 == 0 ? 1024 : lengths[kr_rng_below(&rng, 8)];
         const uint32_t rows = 1 + (uint32_t)kr_rng_below(&rng, ROWS);
         const kind k = (kind)(n / 3 % KINDS);
         kr_attend_tiled_args a;

@@ -39,8 +39,10 @@ static void bounds_hold(void **state)
     printf("seed 3\n");
     for (uint32_t n = 0; n < 120; n++) {
         const kr_dtype type = (kr_dtype)(n % 3);
-        const uint32_t dim = n % 2 ? 64 : 8 + (uint32_t)kr_rng_below(&rng, DIM - 8), bytes = kr_dtype_bytes(type);
-        const uint32_t first = (uint32_t)kr_rng_below(&rng, 15), count = 1 + (uint32_t)kr_rng_below(&rng, 15 - first);
+        const uint32_t dim = n % 2 ? 64 : 8 + (uint32_t)kr_rng_below(&rng, DIM - 8),
+                       bytes = kr_dtype_bytes(type);
+        const uint32_t first = (uint32_t)kr_rng_below(&rng, 15),
+                       count = 1 + (uint32_t)kr_rng_below(&rng, 15 - first);
         const void *one = bounds[0];
         float score;
 
@@ -91,7 +93,8 @@ static void variants_agree(void **state)
     (void)state;
     for (uint32_t n = 0; n < 90; n++) {
         const kr_dtype type = (kr_dtype)(n % 3);
-        const uint32_t dim = n % 2 ? 128 : 1 + (uint32_t)kr_rng_below(&rng, DIM), units = 1 + (uint32_t)kr_rng_below(&rng, UNITS);
+        const uint32_t dim = n % 2 ? 128 : 1 + (uint32_t)kr_rng_below(&rng, DIM),
+                       units = 1 + (uint32_t)kr_rng_below(&rng, UNITS);
 
         for (uint32_t u = 0; u < units; u++) {
             store_tile(&rng, type, dim);
@@ -115,7 +118,8 @@ static void variants_agree(void **state)
             v->run(&(kr_page_score_args){query, unit, units, dim, type, got});
             for (uint32_t u = 0; u < units; u++)
                 if (kr_f32_bits(got[u]) != kr_f32_bits(want[u]) && !(isnan(got[u]) && isnan(want[u])))
-                    fail_msg("%s case %u unit %u: %a %a", v->variant.name, n, u, (double)got[u], (double)want[u]);
+                    fail_msg("%s case %u unit %u: %a %a", v->variant.name, n, u, (double)got[u],
+                             (double)want[u]);
         }
     }
     for (const kr_page_score_variant *v = kr_page_score_variants; v->run; v++)

@@ -60,19 +60,32 @@ static float draw(kr_rng *rng, uint32_t kind, uint32_t i, uint32_t n)
     const float x = (float)kr_rng_normal(rng);
 
     switch (kind) {
-    case 0: return x;
-    case 1: return 1.0f; /* all equal */
-    case 2: return (float)i; /* ascending */
-    case 3: return (float)(n - i);
-    case 4: return (float)kr_rng_below(rng, 8); /* few values */
-    case 5: return kr_rng_below(rng, 3) == 0 ? NAN : x;
-    case 6: return NAN;
-    case 7: return odd[kr_rng_below(rng, 8)];
-    case 8: return -INFINITY;
-    case 9: return i % 16 == 0 ? x + 100.0f : x; /* in step with a strided sample */
-    case 10: return i % 17 == 5 ? 50.0f : -1e30f; /* low scores, a step of its own */
-    case 11: return i < n / 2 ? 0.0f : -0.0f;
-    default: return i < 3000 ? 9.0f + (float)(i % 3) : 1.0f; /* ties at the threshold */
+    case 0:
+        return x;
+    case 1:
+        return 1.0f; /* all equal */
+    case 2:
+        return (float)i; /* ascending */
+    case 3:
+        return (float)(n - i);
+    case 4:
+        return (float)kr_rng_below(rng, 8); /* few values */
+    case 5:
+        return kr_rng_below(rng, 3) == 0 ? NAN : x;
+    case 6:
+        return NAN;
+    case 7:
+        return odd[kr_rng_below(rng, 8)];
+    case 8:
+        return -INFINITY;
+    case 9:
+        return i % 16 == 0 ? x + 100.0f : x; /* in step with a strided sample */
+    case 10:
+        return i % 17 == 5 ? 50.0f : -1e30f; /* low scores, a step of its own */
+    case 11:
+        return i < n / 2 ? 0.0f : -0.0f;
+    default:
+        return i < 3000 ? 9.0f + (float)(i % 3) : 1.0f; /* ties at the threshold */
     }
 }
 

@@ -1,3 +1,4 @@
+/* F32 multiply-adds of 8 lanes. */
 #include <immintrin.h>
 
 #include "ops/probe.h"

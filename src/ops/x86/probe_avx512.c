@@ -1,3 +1,4 @@
+/* F32 multiply-adds and INT8 dots of 16 lanes. */
 #include <immintrin.h>
 
 #include "ops/probe.h"

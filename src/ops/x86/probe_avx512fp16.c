@@ -1,3 +1,4 @@
+/* F16 multiply-adds of 32 lanes. */
 #include <immintrin.h>
 
 #include "ops/probe.h"

@@ -76,7 +76,7 @@ static float bisect(const float *score, uint64_t n, uint64_t k)
 static __mmask16 lowest_bits(__mmask16 mask, uint64_t most)
 {
     while ((uint64_t)__builtin_popcount(mask) > most)
-        mask &= (__mmask16)~(0x80000000u >> __builtin_clz(mask));
+        mask &= (__mmask16) ~(0x80000000u >> __builtin_clz(mask));
     return mask;
 }
 
@@ -102,14 +102,16 @@ static uint32_t emit(const float *score, const uint32_t *name, uint64_t n, float
         if (name != NULL)
             number = _mm512_maskz_loadu_epi32(tail_mask(n - i), name + i);
         /* Compress in a register: compressing to memory is microcoded on some CPUs. */
-        _mm512_mask_storeu_epi32(out + written, tail_mask(count_taken), _mm512_maskz_compress_epi32(taken, number));
+        _mm512_mask_storeu_epi32(out + written, tail_mask(count_taken),
+                                 _mm512_maskz_compress_epi32(taken, number));
         written += count_taken;
     }
     return written;
 }
 
 /* Among n scores, of which exactly or at least k are not NaN. */
-static uint32_t select_directly(const kr_select_topk_args *a, const float *score, const uint32_t *name, uint64_t n)
+static uint32_t select_directly(const kr_select_topk_args *a, const float *score, const uint32_t *name,
+                                uint64_t n)
 {
     const float threshold = bisect(score, n, a->k);
     const counts c = count(score, n, threshold);
@@ -134,8 +136,9 @@ static counts collect(const kr_select_topk_args *a, float threshold, float *valu
         if (above == 0)
             continue;
         _mm512_storeu_ps(value + c.above, _mm512_maskz_compress_ps(above, x));
-        _mm512_storeu_si512(position + c.above, _mm512_maskz_compress_epi32(above,
-                            _mm512_add_epi32(_mm512_set1_epi32((int)(uint32_t)i), lane)));
+        _mm512_storeu_si512(
+            position + c.above,
+            _mm512_maskz_compress_epi32(above, _mm512_add_epi32(_mm512_set1_epi32((int)(uint32_t)i), lane)));
         c.above += (uint64_t)__builtin_popcount(above);
     }
     return c;
