@@ -10,6 +10,11 @@ tiny GGUF files, are tokenized by llama.cpp. SmolLM2's ids also come from tokeni
 vocabulary in the GGUF file with the pre-tokenizer its tokenizer.json has; the script stops where
 the two disagree. Made with tokenizers 0.23.3, transformers 5.24.0, llama.cpp of llama-cpp-python 0.3.36.
 
+OUT/spm.gguf is a vocabulary alone, of kind "llama" (SentencePiece pieces with scores) with a space
+put before the text, as Llama 2 has it; its ids are llama.cpp's. prefix-*.json are the tiny Gemma
+tokenizer with the normalizer and pre-tokenizer that the name says (VARIANTS; the test edits
+tokenizer.json alike).
+
 Each file: {"cases": [{"text", "plain": ids without special tokens, "special": ids with them}],
 "chats": [{"messages", "ids": the whole prompt, reply opened}]}.
 """
@@ -121,6 +126,51 @@ def smollm2_tokenizer(gguf):
     return tok, fast
 
 
+VARIANTS = {
+    "prepend": dict(normalizer=dict(type="Sequence", normalizers=[
+        dict(type="Prepend", prepend="▁"), dict(type="Replace", pattern={"String": " "}, content="▁")]),
+        pre_tokenizer=None),
+    "first": dict(normalizer=None, pre_tokenizer=dict(type="Metaspace", replacement="▁", prepend_scheme="first",
+                                                      split=False)),
+    "always": dict(normalizer=None, pre_tokenizer=dict(type="Metaspace", replacement="▁", prepend_scheme="always",
+                                                       split=False)),
+}
+
+
+def variants(tiny):
+    for name, change in VARIANTS.items():
+        with open(os.path.join(tiny, "gemma3", "tokenizer.json")) as f:
+            config = json.load(f)
+        yield name, Tokenizer.from_str(json.dumps({**config, **change}))
+
+
+def write_spm(tiny, path):
+    """The tiny Gemma pieces with scores instead of merges: earlier pieces score higher."""
+    from gguf import GGUFWriter
+    with open(os.path.join(tiny, "gemma3", "tokenizer.json")) as f:
+        config = json.load(f)
+    vocab = config["model"]["vocab"]
+    kinds = {t["id"]: 3 if t["special"] else 4 for t in config["added_tokens"]}
+    pieces = sorted(vocab, key=vocab.get)
+    w = GGUFWriter(path, "llama")
+    for key, n in [("block_count", 1), ("context_length", 64), ("embedding_length", 64), ("feed_forward_length", 64),
+                   ("attention.head_count", 1)]:
+        w.add_uint32("llama." + key, n)
+    w.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+    w.add_tokenizer_model("llama")
+    w.add_token_list(pieces)
+    w.add_token_scores([0.0 if i in kinds else -float(i) for i in range(len(pieces))])
+    w.add_token_types([kinds.get(i, 6 if p.startswith("<0x") else 1) for i, p in enumerate(pieces)])
+    w.add_bos_token_id(vocab["<bos>"])
+    w.add_eos_token_id(vocab["<eos>"])
+    w.add_unk_token_id(vocab["<unk>"])
+    w.add_add_space_prefix(True)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
 def compare(name, a, b):
     """Cases on which two references disagree: shown, and left out of the fixture."""
     differ = {i for i, (x, y) in enumerate(zip(a, b)) if x != y}
@@ -140,6 +190,11 @@ if __name__ == "__main__":
         gguf = os.path.join(tiny, name + ".gguf")
         if os.path.exists(gguf):
             compare("tiny-" + name, by_tokenizers(tok, False), by_llama(program, gguf, False))
+    for name, tok in variants(tiny):
+        write(out, "prefix-" + name, by_tokenizers(tok, False), by_tokenizers(tok, True))
+    spm = os.path.join(out, "spm.gguf")
+    write_spm(tiny, spm)
+    write(out, "spm", by_llama(program, spm, False), by_llama(program, spm, True))
     if len(sys.argv) > 4:
         tok, fast = smollm2_tokenizer(sys.argv[4])
         for special in (False, True):

@@ -234,7 +234,7 @@ static kr_status encode_word(void *context, const char *word, uint32_t bytes, kr
 static kr_status metaspace(const kr_tokenizer *t, const char *text, size_t bytes, bool at_start, char **out,
                            size_t *out_bytes, kr_err *err)
 {
-    const bool spaced = text[0] == ' ';
+    const bool spaced = text[0] == ' ' || (bytes >= 3 && memcmp(text, KR_METASPACE, 3) == 0);
     const bool prefix = t->prefix == KR_PREFIX_DOUBLED || (t->prefix == KR_PREFIX_ALWAYS && !spaced) ||
                         (t->prefix == KR_PREFIX_FIRST && at_start && !spaced);
     size_t at = 0;

@@ -7,7 +7,8 @@
 
 #include "files/chat.h"
 #include "files/model_file.h"
-#include "files/tokenizer.h"
+#include "files/tokenizer_impl.h"
+#include "tests/files/temporary.h"
 #include "tests/test.h"
 
 enum { IDS = 1 << 13 };
@@ -144,6 +145,62 @@ static void tokenizer_json_files(void **state)
     check_file(open_model("tests/fixtures/tiny/llama3"), "tiny-llama3", true);
     check_file(open_model("tests/fixtures/tiny/qwen2"), "tiny-qwen2", false); /* NFC: not the text given */
     check_file(open_model("tests/fixtures/tiny/gemma3"), "tiny-gemma3", true);
+}
+
+/* The tiny Gemma tokenizer with the normalizer and pre-tokenizer of Llama 2's files (a space put
+ * before the text) and of newer ones (Metaspace). */
+static void space_prefixes(void **state)
+{
+    static const struct {
+        const char *fixture, *normalizer, *pre_tokenizer;
+    } cases[] = {
+        {"prefix-prepend",
+         "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\u2581\"},"
+         "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\u2581\"}]}",
+         "null"},
+        {"prefix-first", "null",
+         "{\"type\":\"Metaspace\",\"replacement\":\"\u2581\",\"prepend_scheme\":\"first\",\"split\":false}"},
+        {"prefix-always", "null",
+         "{\"type\":\"Metaspace\",\"replacement\":\"\u2581\",\"prepend_scheme\":\"always\",\"split\":false}"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        json_t *root = json_load_file("tests/fixtures/tiny/gemma3/tokenizer.json", 0, NULL);
+        json_t *fixture = load(cases[i].fixture);
+        kr_tokenizer *t = NULL;
+        kr_err err;
+        assert_non_null(root);
+        json_object_set_new(root, "normalizer", json_loads(cases[i].normalizer, JSON_DECODE_ANY, NULL));
+        json_object_set_new(root, "pre_tokenizer", json_loads(cases[i].pre_tokenizer, JSON_DECODE_ANY, NULL));
+        assert_int_equal(json_dump_file(root, temporary_path("tokenizer.json"), 0), 0);
+        if (kr_tokenizer_from_folder(temporary_folder, NULL, &t, &err) != KR_OK)
+            fail_msg("%s", err.text);
+        check_cases(t, json_object_get(fixture, "cases"), false); /* the space in front is decoded too */
+        kr_tokenizer_free(t);
+        json_decref(root);
+        json_decref(fixture);
+    }
+}
+
+/* A vocabulary of SentencePiece pieces with scores, a space put before the text. */
+static void scored_pieces(void **state)
+{
+    kr_tensor_table table = {0};
+    json_t *fixture = load("spm");
+    kr_tokenizer *t = NULL;
+    kr_gguf g;
+    kr_err err;
+
+    (void)state;
+    assert_int_equal(kr_gguf_open("tests/fixtures/tokens/spm.gguf", 0, &g, &table, &err), KR_OK);
+    if (kr_tokenizer_from_gguf(&g, &t, &err) != KR_OK)
+        fail_msg("%s", err.text);
+    check_cases(t, json_object_get(fixture, "cases"), false);
+    kr_tokenizer_free(t);
+    kr_gguf_close(&g);
+    kr_tensor_table_free(&table);
+    json_decref(fixture);
 }
 
 static void gguf_files(void **state)
@@ -332,6 +389,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokenizer_json_files),
         cmocka_unit_test(gguf_files),
+        cmocka_unit_test(space_prefixes),
+        cmocka_unit_test(scored_pieces),
         cmocka_unit_test(real_smollm2),
         cmocka_unit_test(real_gemma),
         cmocka_unit_test(long_runs),
@@ -339,5 +398,5 @@ int main(void)
         cmocka_unit_test(specials_and_bos),
         cmocka_unit_test(turns_continue),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, temporary_make, temporary_remove);
 }
