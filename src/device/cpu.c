@@ -263,18 +263,14 @@ static void measure_units(kr_cpu_probe *probe, uint64_t deadline)
 static void measure_read(kr_cpu_probe *probe, uint64_t deadline)
 {
     kr_arena arena;
-    uint64_t sum[8] = {0};
     volatile uint64_t kept;
 
     if (now() >= deadline || kr_arena_init(&arena, READ_BYTES, NULL) != KR_OK)
         return;
     memset(arena.base, 1, READ_BYTES);
-    const uint64_t *word = (const uint64_t *)(const void *)arena.base, begin = now();
-    for (size_t i = 0; i < READ_BYTES / sizeof *word; i += 8)
-        for (size_t j = 0; j < 8; j++)
-            sum[j] += word[i + j];
+    const uint64_t begin = now();
+    kept = kr_probe_read(arena.base, READ_BYTES);
     const uint64_t taken = now() - begin;
-    kept = sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
     (void)kept;
     probe->read_bytes_per_s = taken > 0 ? READ_BYTES / ((double)taken * 1e-9) : 0;
     kr_arena_free(&arena);

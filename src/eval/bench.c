@@ -70,7 +70,8 @@ typedef struct {
 
 static limits measure_limits(bench *b, kr_bench_limit limit, bool *clean)
 {
-    const kr_probe *probe = probe_of(limit == KR_LIMIT_BF16 ? KR_PROBE_BF16_DOT : KR_PROBE_F32_FMA);
+    const bool bf16 = limit == KR_LIMIT_BF16 || limit == KR_LIMIT_ROOFLINE_BF16;
+    const kr_probe *probe = probe_of(bf16 ? KR_PROBE_BF16_DOT : KR_PROBE_F32_FMA);
     limits l = {0};
     float ignored;
 
@@ -79,7 +80,7 @@ static limits measure_limits(bench *b, kr_bench_limit limit, bool *clean)
         const double ops = probe->run(1, &ignored) * BENCH_PROBE_ITERATIONS;
         l.flops = ops * b->team.threads / bench_window(&b->team, bench_probe_work, probe, clean);
     }
-    if (limit == KR_LIMIT_READ || limit == KR_LIMIT_ROOFLINE)
+    if (limit != KR_LIMIT_F32 && limit != KR_LIMIT_BF16)
         l.bytes = (double)BENCH_READ_BYTES * b->team.threads / bench_window(&b->team, bench_read_work, NULL, clean);
     return l;
 }
@@ -312,7 +313,7 @@ static double median_limit(const kr_bench_result *r, bool flops)
     for (uint32_t i = 0; i < r->rows; i++) {
         const double x = flops ? r->row[i].limit_flops : r->row[i].limit_bytes;
 
-        if (x > 0 && (!flops || r->row[i].limit != KR_LIMIT_BF16) && (flops || r->row[i].cold))
+        if (x > 0 && (!flops || (r->row[i].limit != KR_LIMIT_BF16 && r->row[i].limit != KR_LIMIT_ROOFLINE_BF16)) && (flops || r->row[i].cold))
             value[n++] = x;
     }
     return bench_percentile(value, n, 0.5);

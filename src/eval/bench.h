@@ -32,6 +32,7 @@ typedef enum {
     KR_LIMIT_BF16,     /* BF16 dot peak */
     KR_LIMIT_READ,     /* sequential read of the same pool */
     KR_LIMIT_ROOFLINE, /* the larger of F32 time and read time */
+    KR_LIMIT_ROOFLINE_BF16, /* the same with the BF16 dot */
 } kr_bench_limit;
 
 /* One measured row. Rates are of all threads together; share = attainable time / kernel time. */

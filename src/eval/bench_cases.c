@@ -185,7 +185,7 @@ static bench_case with_work(bench_case c)
         c.limit = strstr(c.variant, "bf16") != NULL ? KR_LIMIT_BF16 : KR_LIMIT_F32;
     } else if (c.run == run_block_score || c.run == run_row_dot) {
         c.flops = 2.0 * pairs * c.dim, c.bytes = 2.0 * tokens * c.dim;
-        c.limit = c.run == run_block_score ? KR_LIMIT_READ : KR_LIMIT_ROOFLINE;
+        c.limit = strstr(c.variant, "bf16") != NULL ? KR_LIMIT_ROOFLINE_BF16 : KR_LIMIT_ROOFLINE;
     } else if (c.run == run_attend_rows || c.run == run_attend_tiled) {
         const bool latent = c.value_dim != c.dim;
 

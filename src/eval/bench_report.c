@@ -8,6 +8,7 @@
 
 static const char *const limit_names[] = {
     [KR_LIMIT_F32] = "F32 FMA", [KR_LIMIT_BF16] = "BF16 dot", [KR_LIMIT_READ] = "read", [KR_LIMIT_ROOFLINE] = "roofline",
+    [KR_LIMIT_ROOFLINE_BF16] = "BF16 roofline",
 };
 
 static const kr_column kernel_columns[] = {

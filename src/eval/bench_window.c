@@ -66,24 +66,13 @@ void bench_probe_work(bench_thread *thread, const void *probe)
     sink = value;
 }
 
-/* 16 bytes a load: wide enough that memory, not the loop, is the limit. */
-typedef uint64_t block __attribute__((vector_size(16)));
-
 void bench_read_work(bench_thread *t, const void *unused)
 {
     const uint64_t windows = t->pool_bytes / BENCH_READ_BYTES / t->threads;
     const uint64_t at = t->cold ? t->number * windows + t->read_cursor++ % windows : t->number;
-    const block *from = (const block *)(const void *)(t->pool + at * BENCH_READ_BYTES);
-    block sum[4] = {{0}};
 
     (void)unused;
-    for (size_t i = 0; i < BENCH_READ_BYTES / sizeof *from; i += 4) {
-        __builtin_prefetch(from + i + BENCH_READ_AHEAD / sizeof *from);
-        for (size_t j = 0; j < 4; j++)
-            sum[j] += from[i + j];
-    }
-    sum[0] += sum[1] + sum[2] + sum[3];
-    sink = (float)(sum[0][0] + sum[0][1]);
+    sink = (float)kr_probe_read(t->pool + at * BENCH_READ_BYTES, BENCH_READ_BYTES);
 }
 
 static int by_value(const void *a, const void *b)

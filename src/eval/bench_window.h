@@ -37,7 +37,7 @@ double bench_window(const bench_team *team, bench_work work, const void *context
 void bench_probe_work(bench_thread *thread, const void *probe);
 void bench_read_work(bench_thread *thread, const void *unused);
 
-enum { BENCH_QUERIES = 1 << 18, BENCH_PROBE_ITERATIONS = 20000, BENCH_READ_BYTES = 4 << 20, BENCH_READ_AHEAD = 2048 };
+enum { BENCH_QUERIES = 1 << 18, BENCH_PROBE_ITERATIONS = 20000, BENCH_READ_BYTES = 4 << 20 };
 
 /* Median, and the 10th and 90th percentile, of n samples, which it sorts. NaN when n is 0. */
 double bench_percentile(double *sample, uint32_t n, double q);

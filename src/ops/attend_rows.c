@@ -8,7 +8,7 @@
 #include "ops/attend_exp.h"
 #include "ops/variants.h"
 
-enum { ROW_GROUP = 64, TOKEN_BLOCK = 96 };
+enum { ROW_GROUP = 64, TOKEN_BLOCK = 72 };
 
 /* The vector variants work on groups of up to 64 rows: transposed query and accumulator, scores of
  * one segment, and one block of tokens in F32. The scalar form needs the scores of one row and one

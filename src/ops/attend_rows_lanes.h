@@ -17,14 +17,19 @@
 
 enum {
     GROUP_VECTORS = KR_LANES_REGISTERS == 32 ? 4 : 2,
-    TOKEN_BLOCK = 96,
-    DIM_CHUNK = 96 /* query chunk of a full group: 24 KB, so that it stays in the first-level cache */
+    /* Tokens converted at once. One vector of rows: the block's elements stay in a first-level cache of
+     * 32 KB; more: the block's scores do. Whole register tiles either way. */
+    TOKEN_BLOCK_ONE = 32,
+    TOKEN_BLOCK = 72,
+    ROWS_AHEAD = 12,
+    CHUNK_FLOATS = 4096 /* a query chunk, 16 KB, stays in the first-level cache too */
 };
 
 /* One group of rows while it is worked on. */
 typedef struct {
     const kr_attend_rows_args *a;
     uint32_t first_row, rows, vectors, width; /* width = vectors * KR_LANES */
+    uint32_t block;                           /* tokens converted at once */
     float *query;   /* [key_dim][width] */
     float *score;   /* [positions][width] */
     float *acc;     /* [value_dim][width] */
@@ -52,6 +57,20 @@ static void convert_row(kr_dtype type, const void *row, float *out, uint32_t dim
         for (; c + KR_LANES <= dim; c += KR_LANES)
             lanes_store(out + c, lanes_from_f16(half + c));
     kr_to_f32(type, (const uint8_t *)row + (size_t)c * kr_dtype_bytes(type), out + c, dim - c);
+}
+
+/* Rows [first, first + n) to F32, while rows some way ahead are fetched: they are scattered, so no
+ * hardware prefetcher finds them. */
+static void convert_rows(const row_group *g, const void *const *rows, uint32_t first, uint32_t n, uint32_t dim)
+{
+    const size_t bytes = (size_t)dim * kr_dtype_bytes(g->a->type);
+
+    for (uint32_t j = 0; j < n; j++) {
+        if (first + j + ROWS_AHEAD < g->a->positions)
+            for (size_t line = 0; line < bytes; line += 64)
+                __builtin_prefetch((const uint8_t *)rows[first + j + ROWS_AHEAD] + line);
+        convert_row(g->a->type, rows[first + j], g->element + (size_t)j * dim, dim);
+    }
 }
 
 /* H vectors of rows times T columns, all partial sums in registers. */
@@ -88,27 +107,32 @@ static void convert_row(kr_dtype type, const void *row, float *out, uint32_t dim
                 lanes_store(p->out + (size_t)t * p->width + h * KR_LANES, sum[t][h]);     \
     }
 
-DEFINE_TILE(1, 12)
 DEFINE_TILE(1, 1)
 DEFINE_TILE(2, 6)
 DEFINE_TILE(2, 1)
 #if KR_LANES == 16
+DEFINE_TILE(1, 16)
 DEFINE_TILE(3, 8)
 DEFINE_TILE(3, 1)
 DEFINE_TILE(4, 6)
 DEFINE_TILE(4, 1)
+#else
+DEFINE_TILE(1, 8)
 #endif
 
-/* Wide and narrow tile for each number of vectors; 12 partial sums or more hide the FMA latency. */
+/* Wide and narrow tile for each number of vectors; 8 partial sums or more hide the FMA latency. */
 static const struct {
     uint32_t columns;
     void (*wide)(const product *), (*narrow)(const product *);
 } tiles[] = {
-    {12, tile_1_12, tile_1_1},
-    {6, tile_2_6, tile_2_1},
 #if KR_LANES == 16
+    {16, tile_1_16, tile_1_1},
+    {6, tile_2_6, tile_2_1},
     {8, tile_3_8, tile_3_1},
     {6, tile_4_6, tile_4_1},
+#else
+    {8, tile_1_8, tile_1_1},
+    {6, tile_2_6, tile_2_1},
 #endif
 };
 
@@ -138,16 +162,15 @@ static void load_query(const row_group *g)
 /* Scores of all positions, unscaled. */
 static void score_positions(const row_group *g)
 {
-    const uint32_t dim = g->a->key_dim;
+    const uint32_t dim = g->a->key_dim, chunk = CHUNK_FLOATS / g->width;
 
     memset(g->score, 0, sizeof(float) * g->a->positions * g->width);
-    for (uint32_t i = 0; i < g->a->positions; i += TOKEN_BLOCK) {
-        const uint32_t n = g->a->positions - i < TOKEN_BLOCK ? g->a->positions - i : TOKEN_BLOCK;
+    for (uint32_t i = 0; i < g->a->positions; i += g->block) {
+        const uint32_t n = g->a->positions - i < g->block ? g->a->positions - i : g->block;
 
-        for (uint32_t j = 0; j < n; j++)
-            convert_row(g->a->type, g->a->key_row[i + j], g->element + (size_t)j * dim, dim);
-        for (uint32_t c = 0; c < dim; c += DIM_CHUNK) {
-            const uint32_t steps = dim - c < DIM_CHUNK ? dim - c : DIM_CHUNK;
+        convert_rows(g, g->a->key_row, i, n, dim);
+        for (uint32_t c = 0; c < dim; c += chunk) {
+            const uint32_t steps = dim - c < chunk ? dim - c : chunk;
 
             multiply(g, (product){g->query + (size_t)c * g->width, g->element + c,
                                   g->score + (size_t)i * g->width, dim, 1, g->width, steps}, n);
@@ -217,11 +240,10 @@ static void weigh_values(const row_group *g)
     const uint32_t dim = g->a->value_dim;
 
     memset(g->acc, 0, sizeof(float) * dim * g->width);
-    for (uint32_t i = 0; i < g->a->positions; i += TOKEN_BLOCK) {
-        const uint32_t n = g->a->positions - i < TOKEN_BLOCK ? g->a->positions - i : TOKEN_BLOCK;
+    for (uint32_t i = 0; i < g->a->positions; i += g->block) {
+        const uint32_t n = g->a->positions - i < g->block ? g->a->positions - i : g->block;
 
-        for (uint32_t j = 0; j < n; j++)
-            convert_row(g->a->type, g->a->value_row[i + j], g->element + (size_t)j * dim, dim);
+        convert_rows(g, g->a->value_row, i, n, dim);
         multiply(g, (product){g->score + (size_t)i * g->width, g->element, g->acc, 1, dim, g->width, n}, dim);
     }
 }
@@ -253,6 +275,7 @@ void KR_ATTEND_ROWS_NAME(const kr_attend_rows_args *a)
             g.rows = GROUP_VECTORS * KR_LANES;
         g.vectors = (g.rows + KR_LANES - 1) / KR_LANES;
         g.width = g.vectors * KR_LANES;
+        g.block = g.vectors == 1 ? TOKEN_BLOCK_ONE : TOKEN_BLOCK;
         g.query = a->scratch;
         g.acc = g.query + (size_t)a->key_dim * g.width;
         g.element = g.acc + (size_t)a->value_dim * g.width;

@@ -1,8 +1,9 @@
-/* Loops of nothing but independent multiply-adds, to find what this CPU's units can do. */
+/* Loops of nothing but independent multiply-adds, or of reads, to find what this CPU can do. */
 #ifndef KR_OPS_PROBE_H
 #define KR_OPS_PROBE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 typedef enum {
@@ -24,6 +25,10 @@ typedef struct {
 
 /* Ends with a NULL name. */
 extern const kr_probe kr_probes[];
+
+/* Reads bytes (a multiple of 64) once, in order, as fast as plain C can: four sums that the compiler keeps
+ * in registers. Returns a value that depends on all of them. */
+uint64_t kr_probe_read(const void *memory, size_t bytes);
 
 #if defined(__x86_64__)
 double kr_probe_f32_avx2(uint32_t iterations, float *sink);

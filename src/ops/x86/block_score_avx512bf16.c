@@ -9,23 +9,40 @@
 
 enum { HEADS = 4, AHEAD = 2048 };
 
+/* Adds one pair of dims of 16 tokens to chain k of each head. */
+static inline __attribute__((always_inline)) void add_pair(const uint32_t *query, uint32_t pairs, int H,
+                                                            const uint16_t *at, __m512 chain[HEADS][2], uint32_t k)
+{
+    const __m512bh key = (__m512bh)_mm512_loadu_si512(at);
+
+    __builtin_prefetch((const uint8_t *)at + AHEAD);
+#pragma GCC unroll 8
+    for (int h = 0; h < H; h++) {
+        const __m512i q = _mm512_set1_epi32((int)query[(size_t)h * pairs]);
+
+        chain[h][k] = _mm512_dpbf16_ps(chain[h][k], key, (__m512bh)q);
+    }
+}
+
+/* Dots of H heads with a tile's 16 tokens. Even and odd pairs go to chains of their own: 8 chains hide
+ * the latency of the dot with one stream of keys, which is what the hardware prefetcher likes. */
 static inline __attribute__((always_inline)) void tile_dots(const uint32_t *query, uint32_t pairs, int H,
                                                              const uint16_t *tile, __m512 sum[HEADS])
 {
+    __m512 chain[HEADS][2];
+
 #pragma GCC unroll 8
     for (int h = 0; h < H; h++)
-        sum[h] = _mm512_setzero_ps();
-    for (uint32_t c = 0; c < pairs; c++, tile += 2 * KR_BLOCK_TILE) {
-        const __m512bh key = (__m512bh)_mm512_loadu_si512(tile);
-
-        __builtin_prefetch((const uint8_t *)tile + AHEAD);
+        chain[h][0] = chain[h][1] = _mm512_setzero_ps();
+    for (uint32_t c = 0; c < pairs / 2; c++)
+#pragma GCC unroll 2
+        for (uint32_t k = 0; k < 2; k++, tile += 2 * KR_BLOCK_TILE)
+            add_pair(query + 2 * c + k, pairs, H, tile, chain, k);
+    if (pairs % 2 != 0)
+        add_pair(query + pairs - 1, pairs, H, tile, chain, 0);
 #pragma GCC unroll 8
-        for (int h = 0; h < H; h++) {
-            const __m512i q = _mm512_set1_epi32((int)query[(size_t)h * pairs + c]);
-
-            sum[h] = _mm512_dpbf16_ps(sum[h], key, (__m512bh)q);
-        }
-    }
+    for (int h = 0; h < H; h++)
+        sum[h] = _mm512_add_ps(chain[h][0], chain[h][1]);
 }
 
 static inline __attribute__((always_inline)) void block_heads(const kr_block_score_args *a, const uint32_t *query,
