@@ -66,7 +66,8 @@ void kr_sched_rebalance(const kr_port *port, uint8_t *micro_batch, uint32_t *scr
     KR_CHECK(micro_batches >= 1 && micro_batches <= MICRO_BATCHES_MAX);
     for (uint32_t i = 0; i < count; i++)
         scratch[i] = i;
-    sort(port, scratch, count);
+    if (micro_batches > 1) /* else the order decides nothing */
+        sort(port, scratch, count);
     for (uint32_t i = 0; i < count; i++) {
         const kr_request_view r = port->running(port, scratch[i]);
         uint32_t best = 0;

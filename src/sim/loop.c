@@ -58,7 +58,9 @@ static uint32_t waiting_count(const kr_port *port)
 
 static kr_request_view waiting(const kr_port *port, uint32_t i)
 {
-    return view_of(&world(port)->request[world(port)->waiting[i]]);
+    const kr_loop *loop = world(port);
+
+    return view_of(&loop->request[loop->waiting[(loop->waiting_first + i) % loop->options->sessions]]);
 }
 
 /* In units of a page of group 0; pages of the two groups differ in size. */
@@ -107,7 +109,7 @@ static void new_session(kr_loop *loop, uint32_t slot, bool initial)
 
         r->peak_tokens = end > r->peak_tokens ? end : r->peak_tokens;
     }
-    loop->waiting[loop->waiting_count++] = slot;
+    loop->waiting[(loop->waiting_first + loop->waiting_count++) % loop->options->sessions] = slot;
     if (loop->waiting_count > loop->result->waiting_max)
         loop->result->waiting_max = loop->waiting_count;
 }
@@ -140,11 +142,10 @@ static void begin_turn(kr_request *r)
 
 static uint32_t drop_head(kr_loop *loop)
 {
-    const uint32_t slot = loop->waiting[0];
+    const uint32_t slot = loop->waiting[loop->waiting_first];
 
+    loop->waiting_first = (loop->waiting_first + 1) % loop->options->sessions;
     loop->waiting_count--;
-    for (uint32_t i = 0; i < loop->waiting_count; i++)
-        loop->waiting[i] = loop->waiting[i + 1];
     return slot;
 }
 

@@ -36,7 +36,8 @@ typedef struct {
     uint64_t *ingest_free_ns;      /* [devices] */
     uint32_t *rank_next;           /* [cells][micro_batches]: of the next request, inside the cell */
     kr_request *request;           /* [sessions] slots */
-    uint32_t *waiting;             /* [sessions] slots in order of arrival */
+    uint32_t *waiting;             /* [sessions] ring of slots in order of arrival */
+    uint32_t waiting_first;
     uint32_t *decoding;            /* [sessions] slots in order of id */
     uint32_t waiting_count, decoding_count, admitted_count;
     kr_heap thinking, ingesting;   /* slots by the time at which the turn arrives, may decode */

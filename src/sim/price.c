@@ -47,6 +47,22 @@ static kr_dtype math_of(const kr_program *program, kr_op_kind kind, uint32_t lay
     }
 }
 
+/* Whether rows alone decide: no work by tokens, no curve with other terms. */
+static bool is_by_rows(const kr_pricer *p, const kr_op *op)
+{
+    static const kr_work none;
+    const kr_cost_terms *t = &p->program->cost[op->cost];
+    const kr_device_model *device[] = {p->hardware->compute, p->hardware->memory};
+    bool curve = false;
+
+    for (int i = 0; i < 2; i++)
+        if (device[i] != NULL)
+            curve |= kr_device_has_curve(device[i], (kr_op_kind)op->kind, p->program->model->name);
+    return !curve && memcmp(&t->per_context_token, &none, sizeof none) == 0 &&
+           memcmp(&t->per_unit, &none, sizeof none) == 0 &&
+           memcmp(&t->per_attended_token, &none, sizeof none) == 0;
+}
+
 kr_status kr_pricer_init(kr_pricer *pricer, const kr_program *program, const kr_sim_hardware *hardware,
                          uint32_t ranks, uint32_t devices, kr_err *err)
 {
@@ -71,7 +87,7 @@ kr_status kr_pricer_init(kr_pricer *pricer, const kr_program *program, const kr_
                                 p.price[k].load_class != class))
             k++;
         if (k == p.prices)
-            p.price[p.prices++] = (kr_price){.op = *op, .load_class = class,
+            p.price[p.prices++] = (kr_price){.op = *op, .load_class = class, .by_rows = is_by_rows(&p, op),
                                              .math = math_of(program, (kr_op_kind)op->kind, layer)};
         p.price[k].uses += op->micro_batch == 0;
         p.price_of[i] = k;
@@ -212,10 +228,11 @@ static kr_device_time on_network(const kr_pricer *p, const kr_price *price, uint
                             .provenance = KR_MODELLED};
 }
 
-/* What a micro-batch has over all ranks, and on the rank that has most. */
+/* What a micro-batch has over all ranks, and the places that have most of it. */
 typedef struct {
     uint32_t micro_batch;
-    uint64_t rows_of_all, rows_largest;
+    uint64_t rows_of_all, rows_largest; /* largest of the ranks */
+    uint32_t largest_rank, largest_device;
 } batch_rows;
 
 /* Fills one price on all ranks or devices and returns the slowest. */
@@ -228,8 +245,10 @@ static kr_device_time fill_places(const kr_pricer *p, uint32_t k, const kr_place
     const uint32_t places = on == KR_ON_COMPUTE ? p->ranks : p->devices;
     uint64_t *table = on == KR_ON_COMPUTE ? times->compute : on == KR_ON_DEVICE ? times->device : times->link;
     kr_device_time slowest = {.provenance = KR_MODELLED};
+    const uint32_t largest = on == KR_ON_COMPUTE ? batch->largest_rank : batch->largest_device;
+    const bool one = !expanded && price->by_rows;
 
-    for (uint32_t i = 0; i < places; i++) {
+    for (uint32_t i = one ? largest : 0; i < (one ? largest + 1 : places); i++) {
         const kr_load *load = &place[(size_t)i * batches + micro_batch].load[price->load_class];
         kr_device_time t = {.provenance = KR_MODELLED};
 
@@ -249,18 +268,35 @@ static kr_device_time fill_places(const kr_pricer *p, uint32_t k, const kr_place
     return slowest;
 }
 
-static batch_rows sum_rows(const kr_pricer *p, const kr_place_load *rank, uint32_t micro_batch)
+/* The place with most rows of the micro-batch, the first of equals; *rows are its rows. */
+static uint32_t largest_place(const kr_place_load *place, uint32_t places, uint32_t batches,
+                              uint32_t micro_batch, uint64_t *rows, uint64_t *sum)
 {
-    batch_rows batch = {.micro_batch = micro_batch};
+    uint32_t best = 0;
 
-    for (uint32_t r = 0; r < p->ranks; r++) {
-        const size_t entry = (size_t)r * p->program->parallel.micro_batches + micro_batch;
-        const uint64_t rows = rank[entry].load[0].rows;
+    *rows = *sum = 0;
+    for (uint32_t i = 0; i < places; i++) {
+        const uint64_t here = place[(size_t)i * batches + micro_batch].load[0].rows;
 
-        batch.rows_of_all += rows;
-        batch.rows_largest = rows > batch.rows_largest ? rows : batch.rows_largest;
+        *sum += here;
+        if (here > *rows) {
+            *rows = here;
+            best = i;
+        }
     }
-    return batch;
+    return best;
+}
+
+static batch_rows sum_rows(const kr_pricer *p, const kr_place_load *rank, const kr_place_load *device,
+                           uint32_t micro_batch)
+{
+    const uint32_t batches = p->program->parallel.micro_batches;
+    batch_rows b = {.micro_batch = micro_batch};
+    uint64_t rows, sum;
+
+    b.largest_rank = largest_place(rank, p->ranks, batches, micro_batch, &b.rows_largest, &b.rows_of_all);
+    b.largest_device = largest_place(device, p->devices, batches, micro_batch, &rows, &sum);
+    return b;
 }
 
 void kr_pricer_fill(const kr_pricer *p, const kr_place_load *rank, const kr_place_load *device,
@@ -271,7 +307,7 @@ void kr_pricer_fill(const kr_pricer *p, const kr_place_load *rank, const kr_plac
     times->link_latency_ns =
         p->hardware->memory != NULL ? seconds_to_ns(p->hardware->memory->link_latency_s) : 0;
     for (uint32_t m = 0; m < p->program->parallel.micro_batches; m++) {
-        const batch_rows batch = sum_rows(p, rank, m);
+        const batch_rows batch = sum_rows(p, rank, device, m);
 
         for (uint32_t k = 0; k < p->prices; k++) {
             const uint8_t on = p->price[k].op.resource;

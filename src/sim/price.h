@@ -21,6 +21,7 @@ typedef struct {
     uint32_t load_class;
     uint32_t uses;      /* ops a micro-batch has with it */
     kr_dtype math;
+    bool by_rows;       /* depends on rows alone, and not less with more of them */
 } kr_price;
 
 typedef struct {

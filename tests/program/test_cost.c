@@ -170,6 +170,45 @@ static void paper_intensities(void **state)
     }
 }
 
+/* Sections I and II-D: GB of KV and index for a million tokens, and how much smaller the index is. */
+static void paper_capacities(void **state)
+{
+    static const struct {
+        const char *name;
+        double gb_per_million, kv_over_index;
+    } want[] = {{"deepseek-v3.2", 78.1, 9.0}, {"glm-5.2", 92.5, 33.4}, {"minimax-m3", 137.5, 8.4}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
+        const kr_model m = load(want[i].name);
+        const double kv = (double)kr_model_kv_token_bytes(&m);
+        const double index = (double)kr_model_index_token_bytes(&m, false);
+
+        close_to((kv + index) / 1e3, want[i].gb_per_million, 0.05);
+        close_to(kv / index, want[i].kv_over_index, 0.05);
+    }
+}
+
+/* Milliseconds of one request's scan at 144K tokens: by bandwidth at KARAT's 1.2 TB/s, by arithmetic
+ * at SPNM's 8 TFLOPS. Their order by itself gives the sign of SPNM's result on each model. */
+static void paper_scan_times(void **state)
+{
+    static const struct {
+        const char *name;
+        double by_bandwidth_ms, by_spnm_ms;
+    } want[] = {{"deepseek-v3.2", 0.94, 18.0}, {"glm-5.2", 0.32, 3.1}, {"minimax-m3", 1.75, 1.05}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
+        const kr_model m = load(want[i].name);
+        const kr_program p = build(&m, &as_paper);
+        const kr_work scan = row_work(&p, KR_ON_DEVICE, 144000, KR_OP_SCORE);
+
+        close_to((double)scan.read_bytes / 1.2e12 * 1e3, want[i].by_bandwidth_ms, 0.005);
+        close_to((double)scan.flops / 8e12 * 1e3, want[i].by_spnm_ms, 0.05);
+    }
+}
+
 /* Bytes a memory device reads per request and step (all layers), in whole MB. */
 static void device_reads(void **state)
 {
@@ -303,6 +342,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(paper_transfers),  cmocka_unit_test(absorbed_transfers),
         cmocka_unit_test(paper_intensities), cmocka_unit_test(device_reads),
+        cmocka_unit_test(paper_capacities), cmocka_unit_test(paper_scan_times),
         cmocka_unit_test(flops_per_token),  cmocka_unit_test(weight_bytes),
         cmocka_unit_test(page_bytes),       cmocka_unit_test(pages_of_windows),
     };
