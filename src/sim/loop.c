@@ -2,6 +2,8 @@
  * step. Every request is in exactly one of waiting, ingesting, decoding and thinking. */
 #include "sim/loop.h"
 
+#include <math.h>
+
 #include "base/check.h"
 #include "base/hash.h"
 
@@ -327,40 +329,72 @@ void kr_loop_advance(kr_loop *loop, uint64_t now_ns)
 
 /* ---- the beginning ---- */
 
-/* Bytes left for KV and index on one device, and what a page takes there. Without memory devices
- * the compute rank keeps them beside the weights: MLA's latent rows are repeated on each
- * tensor-parallel device, other KV heads are spread over them. */
+/* Weights of the redundant expert that balancing adds to each rank, in every layer with experts. */
+static double redundant_bytes(const kr_loop *loop)
+{
+    const kr_model *m = loop->program->model;
+    const uint64_t expert = 3 * (uint64_t)m->hidden * m->moe.width;
+    uint64_t layers = 0;
+
+    if (loop->options->expert_share == NULL || !loop->options->balance_experts)
+        return 0.0;
+    for (uint32_t l = 0; l < m->layers; l++)
+        layers += m->layer[l].ffn == KR_FFN_MOE;
+    return (double)kr_model_weight_bytes(m, KR_WEIGHT_EXPERT, layers * expert);
+}
+
+/* Pages of one device, and the bytes that an ingested token sends over the link to it. */
+static double pages_of_device(kr_loop *loop, const kr_memory_plan *plan, double rank_bytes)
+{
+    const kr_sim_hardware *h = loop->hardware;
+    const double usable = 1.0 - h->reserved_share;
+    const double index_token_bytes = (double)plan->index_token_bytes;
+    double index = HUGE_VAL, kv;
+
+    loop->token_bytes = plan->kv_token_bytes + plan->index_token_bytes;
+    switch (loop->program->parallel.placement) {
+    case KR_PLACE_ALL_ON_NODE: return h->memory->memory_bytes * usable / (double)plan->page_bytes[0];
+    case KR_PLACE_ALL_ON_COMPUTE:
+        if (h->host_bytes <= 0.0)
+            return rank_bytes / (double)plan->page_bytes[0];
+        /* KV in host memory, the index beside the weights: the scarcer one bounds. */
+        kv = h->host_bytes * usable / (double)plan->kv_token_bytes;
+        if (plan->index_token_bytes != 0)
+            index = rank_bytes / index_token_bytes;
+        break;
+    case KR_PLACE_INDICES_ONLY:
+        /* KV beside the weights, the index on the device. */
+        kv = rank_bytes * loop->ranks / loop->devices / (double)plan->kv_token_bytes;
+        if (plan->index_token_bytes != 0)
+            index = h->memory->memory_bytes * usable / index_token_bytes;
+        loop->token_bytes = plan->index_token_bytes;
+        break;
+    default: return 0.0;
+    }
+    return (index < kv ? index : kv) / KR_PAGE_TOKENS;
+}
+
+/* Without memory devices the compute rank keeps KV beside the weights: MLA's latent rows are
+ * repeated on each tensor-parallel accelerator, other KV heads are spread over them. */
 static kr_status size_pools(kr_loop *loop, kr_err *err)
 {
     const kr_program *p = loop->program;
     const kr_sim_hardware *h = loop->hardware;
-    const double usable = 1.0 - h->reserved_share;
-    const bool spread = p->model->attention != KR_ATTENTION_MLA;
-    const double rank_devices = spread ? p->parallel.tp : 1;
+    const double rank_devices = p->model->attention == KR_ATTENTION_MLA ? 1 : p->parallel.tp;
     kr_memory_plan plan;
     kr_status status = kr_program_memory(p, p->model->context, 1, &plan, err);
-    double rank_bytes, pages;
+    double weight_bytes, rank_bytes, pages;
 
     if (status != KR_OK)
         return status;
-    rank_bytes = (h->compute->memory_bytes * usable - (double)plan.weight_bytes) * rank_devices;
+    weight_bytes = (double)plan.weight_bytes + redundant_bytes(loop);
+    rank_bytes = (h->compute->memory_bytes * (1.0 - h->reserved_share) - weight_bytes) * rank_devices;
     if (rank_bytes <= 0.0)
         return kr_fail(err, KR_E_UNSUPPORTED, "sim: %s holds %.1f GB, the weights of a rank take %.1f GB",
-                       h->compute->name, h->compute->memory_bytes / 1e9, (double)plan.weight_bytes / 1e9);
+                       h->compute->name, h->compute->memory_bytes / 1e9, weight_bytes / 1e9);
     loop->page_bytes[0] = plan.page_bytes[0];
     loop->page_bytes[1] = plan.page_bytes[1];
-    loop->token_bytes = plan.kv_token_bytes + plan.index_token_bytes;
-    pages = rank_bytes / (double)plan.page_bytes[0];
-    if (p->parallel.placement == KR_PLACE_ALL_ON_NODE)
-        pages = h->memory->memory_bytes * usable / (double)plan.page_bytes[0];
-    if (p->parallel.placement == KR_PLACE_INDICES_ONLY) {
-        /* KV stays with the ranks, the index lies on the device: the scarcer one bounds. */
-        const double index = h->memory->memory_bytes * usable / (double)plan.index_token_bytes;
-        const double kv = rank_bytes * loop->ranks / loop->devices / (double)plan.kv_token_bytes;
-
-        pages = (index < kv ? index : kv) / KR_PAGE_TOKENS;
-        loop->token_bytes = plan.index_token_bytes;
-    }
+    pages = pages_of_device(loop, &plan, rank_bytes);
     for (uint32_t d = 0; d < loop->devices; d++)
         loop->device[d] = (kr_device_view){.pages_total = (uint64_t)pages, .up = true,
                                            .node = h->memory != NULL ? d / h->devices_per_node : d};

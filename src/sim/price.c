@@ -63,26 +63,19 @@ static bool is_by_rows(const kr_pricer *p, const kr_op *op)
            memcmp(&t->per_attended_token, &none, sizeof none) == 0;
 }
 
-kr_status kr_pricer_init(kr_pricer *pricer, const kr_program *program, const kr_sim_hardware *hardware,
-                         uint32_t ranks, uint32_t devices, kr_err *err)
+/* Groups ops into prices. */
+static kr_status list_prices(kr_pricer *pricer, kr_err *err)
 {
-    kr_pricer p = {.program = program, .hardware = hardware, .ranks = ranks, .devices = devices};
+    const kr_program *program = pricer->program;
+    kr_pricer p = *pricer;
 
-    p.price = kr_alloc(program->count * sizeof *p.price);
-    p.price_of = kr_alloc(program->count * sizeof *p.price_of);
-    if (p.price == NULL || p.price_of == NULL) {
-        kr_pricer_free(&p);
-        return kr_fail(err, KR_E_MEMORY, "sim: no memory for the prices of %u ops", program->count);
-    }
     for (uint32_t i = 0; i < program->count; i++) {
         const kr_op *op = &program->ops[i];
         const uint32_t layer = op->layer < program->model->layers ? op->layer : 0;
         uint32_t class, k = 0;
 
-        if (class_of(&p, &program->plan[layer], &class, err) != KR_OK) {
-            kr_pricer_free(&p);
+        if (class_of(&p, &program->plan[layer], &class, err) != KR_OK)
             return KR_E_UNSUPPORTED;
-        }
         while (k < p.prices && (p.price[k].op.kind != op->kind || p.price[k].op.cost != op->cost ||
                                 p.price[k].load_class != class))
             k++;
@@ -96,8 +89,47 @@ kr_status kr_pricer_init(kr_pricer *pricer, const kr_program *program, const kr_
     return KR_OK;
 }
 
+/* Shares of the most loaded rank; none when routing is uniform and nothing is replicated. */
+static kr_status list_experts(kr_pricer *p, const kr_sim_options *options, kr_err *err)
+{
+    const kr_moe *moe = &p->program->model->moe;
+    const uint32_t ep = p->program->parallel.ep;
+
+    if (options->expert_share == NULL)
+        return KR_OK;
+    if (moe->experts == 0)
+        return kr_fail(err, KR_E_ARG, "sim: shares of experts are given, the model has none");
+    p->slowest_experts = kr_route_slots(moe, ep, options->balance_experts);
+    p->slowest = kr_alloc(p->slowest_experts * sizeof *p->slowest);
+    if (p->slowest == NULL)
+        return kr_fail(err, KR_E_MEMORY, "sim: no memory for %u experts", p->slowest_experts);
+    return kr_route_slowest(moe, options->expert_share, ep, options->balance_experts, p->slowest, err);
+}
+
+kr_status kr_pricer_init(kr_pricer *pricer, const kr_program *program, const kr_sim_hardware *hardware,
+                         const kr_sim_options *options, uint32_t ranks, uint32_t devices, kr_err *err)
+{
+    kr_pricer p = {.program = program, .hardware = hardware, .ranks = ranks, .devices = devices};
+    kr_status status;
+
+    p.price = kr_alloc(program->count * sizeof *p.price);
+    p.price_of = kr_alloc(program->count * sizeof *p.price_of);
+    status = p.price == NULL || p.price_of == NULL
+                 ? kr_fail(err, KR_E_MEMORY, "sim: no memory for the prices of %u ops", program->count)
+                 : list_experts(&p, options, err);
+    if (status == KR_OK)
+        status = list_prices(&p, err);
+    if (status != KR_OK) {
+        kr_pricer_free(&p);
+        return status;
+    }
+    *pricer = p;
+    return KR_OK;
+}
+
 void kr_pricer_free(kr_pricer *pricer)
 {
+    kr_free(pricer->slowest);
     kr_free(pricer->price);
     kr_free(pricer->price_of);
 }
@@ -125,21 +157,37 @@ static double power(double base, uint64_t n)
     return result;
 }
 
-/* Routed experts of one device when tokens choose uniformly: its share of the (token, expert) pairs
- * of its group, and the expected number of its experts that any token chose. */
+/* Tokens of one expert-parallel group of accelerators. */
+static uint64_t rows_of_group(const kr_pricer *p, uint64_t rows_of_all)
+{
+    const kr_parallel *parallel = &p->program->parallel;
+    const uint64_t rows = kr_ceil_div(rows_of_all * parallel->ep, (uint64_t)p->ranks * parallel->tp);
+
+    return rows < rows_of_all ? rows : rows_of_all;
+}
+
+/* Routed experts of the most loaded accelerator: its share of the (token, expert) pairs of its
+ * group, and the expected number of its experts that any token chose. */
 static void add_experts(const kr_pricer *p, uint64_t rows_of_all, kr_load *load)
 {
     const kr_moe *moe = &p->program->model->moe;
-    const kr_parallel *parallel = &p->program->parallel;
-    const uint64_t accelerators = (uint64_t)p->ranks * parallel->tp;
-    uint64_t group_rows = kr_ceil_div(rows_of_all * parallel->ep, accelerators), held;
-    double touched;
+    const uint32_t ep = p->program->parallel.ep;
+    const uint64_t rows = rows_of_group(p, rows_of_all);
+    double touched = 0.0, share = 0.0;
 
-    if (group_rows > rows_of_all)
-        group_rows = rows_of_all;
-    held = kr_ceil_div(moe->experts, parallel->ep);
-    touched = (double)held * (1.0 - power(1.0 - (double)moe->active / moe->experts, group_rows));
-    load->expert_rows = kr_ceil_div(group_rows * moe->active, parallel->ep);
+    if (p->slowest == NULL) {
+        touched = (double)kr_ceil_div(moe->experts, ep) *
+                  (1.0 - power(1.0 - (double)moe->active / moe->experts, rows));
+        load->expert_rows = kr_ceil_div(rows * moe->active, ep);
+    }
+    for (uint32_t i = 0; i < p->slowest_experts; i++) {
+        const double chosen = moe->active * p->slowest[i];
+
+        touched += 1.0 - power(1.0 - (chosen < 1.0 ? chosen : 1.0), rows);
+        share += p->slowest[i];
+    }
+    if (p->slowest != NULL)
+        load->expert_rows = (uint64_t)((double)(rows * moe->active) * share + 0.5);
     load->experts = (uint64_t)(touched + 0.5);
     if (load->experts == 0 && load->expert_rows != 0)
         load->experts = 1;
@@ -166,6 +214,7 @@ static uint64_t seconds_to_ns(double seconds)
 static kr_device_time on_rank(const kr_pricer *p, const kr_price *price, kr_load load, uint64_t rows_of_all)
 {
     kr_device_job job;
+    kr_device_time t;
 
     if (price->op.kind == KR_OP_EXPERTS)
         add_experts(p, rows_of_all, &load);
@@ -173,7 +222,11 @@ static kr_device_time on_rank(const kr_pricer *p, const kr_price *price, kr_load
     if (load.rows == 0 && load.expert_rows == 0)
         return (kr_device_time){.provenance = KR_MODELLED};
     job = job_of(p, price, &load);
-    return kr_device_op_time(p->hardware->compute, &job);
+    t = kr_device_op_time(p->hardware->compute, &job);
+    if (p->hardware->host_bytes > 0.0 && price->op.kind == KR_OP_ATTEND)
+        t.ns += seconds_to_ns((double)job.work.read_bytes * p->hardware->host_miss_share /
+                              p->hardware->host_bytes_per_s);
+    return t;
 }
 
 /* An op that the device cannot run goes to the compute rank: what it reads crosses the link. */

@@ -7,6 +7,7 @@
 #ifndef KR_SIM_PRICE_H
 #define KR_SIM_PRICE_H
 
+#include "sim/route.h"
 #include "sim/step.h"
 
 enum { KR_LOAD_CLASSES_MAX = 8 };
@@ -33,10 +34,12 @@ typedef struct {
     const kr_method_plan *class_plan[KR_LOAD_CLASSES_MAX];
     uint32_t classes;
     uint32_t ranks, devices; /* of the cluster */
+    double *slowest;         /* [slowest_experts] shares of the experts on the most loaded rank */
+    uint32_t slowest_experts;
 } kr_pricer;
 
 kr_status kr_pricer_init(kr_pricer *pricer, const kr_program *program, const kr_sim_hardware *hardware,
-                         uint32_t ranks, uint32_t devices, kr_err *err);
+                         const kr_sim_options *options, uint32_t ranks, uint32_t devices, kr_err *err);
 void kr_pricer_free(kr_pricer *pricer);
 
 /* Adds one decoding request with context tokens (own new token included) to a place's load. */

@@ -36,6 +36,11 @@ static kr_status check(const kr_program *program, const kr_sim_hardware *h, cons
         return kr_fail(err, KR_E_ARG, "sim: memory devices, devices a node and their link must be above 0");
     if (h->compute->link_bytes_per_s <= 0.0)
         return kr_fail(err, KR_E_ARG, "sim: %s has no link", h->compute->name);
+    if (h->host_bytes > 0.0 && (remote || !(h->host_bytes_per_s > 0.0) ||
+                                !(h->host_miss_share >= 0.0 && h->host_miss_share <= 1.0)))
+        return kr_fail(err, KR_E_ARG,
+                       "sim: a host tier needs placement all-on-compute, bytes per second above 0 and a "
+                       "miss share of 0 to 1");
     if (!(h->reserved_share >= 0.0 && h->reserved_share <= 0.9))
         return kr_fail(err, KR_E_ARG, "sim: reserved share %g, must be 0 to 0.9", h->reserved_share);
     if (o->sessions == 0 || o->sessions > 1u << 22)
@@ -128,7 +133,7 @@ static kr_status prepare(run *r, const kr_program *program, const kr_sim_hardwar
     if (options->expanded)
         r->shape = (kr_step_shape){.cells = r->loop.cells, .ranks = ranks / r->loop.cells,
                                    .devices = remote ? devices / r->loop.cells : 0};
-    status = kr_pricer_init(&r->pricer, program, hardware, ranks, devices, err);
+    status = kr_pricer_init(&r->pricer, program, hardware, options, ranks, devices, err);
     if (status == KR_OK)
         status = kr_step_create(&r->step, program, &r->shape, err);
     return status == KR_OK ? allocate(r, err) : status;

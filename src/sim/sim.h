@@ -46,6 +46,10 @@ typedef struct {
     uint32_t devices_per_node;      /* >= 1: a page spills inside a node */
     double reserved_share;          /* of a device's memory kept for workspaces, 0..0.9 */
     bool all_to_all_by_bytes;       /* price all-to-alls by bytes over the link, not by a curve */
+    /* All-on-compute with the KV cache in host memory and its hot entries on the accelerator
+     * (HiSparse): bytes of it for each rank, 0 = none. The index stays on the accelerator; a share
+     * of what Attend reads is missed and crosses the host's link, without overlap. */
+    double host_bytes, host_bytes_per_s, host_miss_share;
 } kr_sim_hardware;
 
 typedef struct {
@@ -56,6 +60,12 @@ typedef struct {
     uint32_t rows_max;        /* decoding at once; 0 = no bound */
     bool first_turns;         /* initial sessions begin at their first turn, not at a random one */
     uint64_t seed;
+    /* Share of all (token, expert) pairs that each routed expert gets, in every layer, summing to 1;
+     * NULL = uniform. Experts lie in order of number, and the rank with the largest share sets the
+     * time. balance_experts (EPLB): one redundant expert a rank, given to the most loaded experts in
+     * turn, replicas packed largest first onto the least loaded rank; their weights take memory. */
+    const double *expert_share;
+    bool balance_experts;
     uint64_t tokens_max, time_max_ns, steps_max; /* stop at the first reached; 0 = no bound, not all 0 */
     uint32_t warmup_percent;  /* of the generated tokens left out of the measured part, 0..90 */
 } kr_sim_options;

@@ -163,12 +163,14 @@ typedef struct {
     kr_sim_options options;
 } system_under_test;
 
-static void build_system(system_under_test *s, uint32_t ranks, uint32_t devices, uint32_t micro_batches)
+static void build_placed(system_under_test *s, kr_placement placement, uint32_t ranks, uint32_t devices,
+                         uint32_t micro_batches)
 {
     kr_rng rng = kr_rng_make(9, 9);
     kr_model model = tiny_model(&rng);
     const kr_parallel parallel = {.tp = 1, .ep = 2, .dp = ranks, .micro_batches = micro_batches,
-                                  .activation = KR_BF16, .dispatch = KR_E4M3, .combine = KR_BF16};
+                                  .placement = placement, .activation = KR_BF16, .dispatch = KR_E4M3,
+                                  .combine = KR_BF16};
 
     model.layers = 3;
     for (uint32_t l = 0; l < 3; l++)
@@ -180,6 +182,11 @@ static void build_system(system_under_test *s, uint32_t ranks, uint32_t devices,
                                     .devices_per_node = devices};
     s->options = (kr_sim_options){.policy = KR_POLICY_OFMS, .rebalance = true, .sessions = 8, .seed = 1,
                                   .steps_max = 50};
+}
+
+static void build_system(system_under_test *s, uint32_t ranks, uint32_t devices, uint32_t micro_batches)
+{
+    build_placed(s, KR_PLACE_ALL_ON_NODE, ranks, devices, micro_batches);
 }
 
 static kr_status run(system_under_test *s, const kr_sim_workload *w, const kr_sim_watch *watch,
@@ -281,6 +288,70 @@ static void capacity_bounds_the_batch(void **state)
     tiny_free(&s.t);
 }
 
+/* Shares that are all equal change nothing; a hot expert makes steps longer, balancing less so. */
+static void skewed_experts(void **state)
+{
+    const kr_sim_turn turn = {.context_tokens = 500, .new_tokens = 500, .output_tokens = 1000};
+    const kr_sim_session session = {.id = 1, .turn = &turn, .turns = 1};
+    const kr_sim_workload w = {.session = &session, .sessions = 1};
+    double even[8], hot[8] = {0.44, 0.08, 0.08, 0.08, 0.08, 0.08, 0.08, 0.08};
+    kr_sim_result uniform, equal, skewed, balanced;
+    system_under_test s;
+    kr_err err;
+
+    (void)state;
+    build_system(&s, 2, 2, 2);
+    s.options.sessions = 512;
+    s.compute.fixed_s = 0.0;
+    for (int i = 0; i < 8; i++)
+        even[i] = 0.125;
+    assert_int_equal(run(&s, &w, NULL, &uniform, &err), KR_OK);
+    s.options.expert_share = even;
+    assert_int_equal(run(&s, &w, NULL, &equal, &err), KR_OK);
+    assert_int_equal(equal.digest, uniform.digest);
+    s.options.expert_share = hot;
+    assert_int_equal(run(&s, &w, NULL, &skewed, &err), KR_OK);
+    s.options.balance_experts = true;
+    assert_int_equal(run(&s, &w, NULL, &balanced, &err), KR_OK);
+    assert_true(skewed.elapsed_ns > balanced.elapsed_ns && balanced.elapsed_ns >= uniform.elapsed_ns);
+    hot[0] = 0.5;
+    assert_int_equal(run(&s, &w, NULL, &skewed, &err), KR_E_ARG);
+    tiny_free(&s.t);
+}
+
+/* HiSparse: more sessions than the accelerator holds, each step longer by what is missed. */
+static void host_tier(void **state)
+{
+    const kr_sim_turn turn = {.context_tokens = 12700, .new_tokens = 12700, .output_tokens = 100};
+    const kr_sim_session session = {.id = 1, .turn = &turn, .turns = 1};
+    const kr_sim_workload w = {.session = &session, .sessions = 1};
+    kr_sim_result without, hit, miss;
+    kr_memory_plan plan;
+    system_under_test s;
+    kr_err err;
+
+    (void)state;
+    build_system(&s, 2, 2, 1);
+    s.hardware.host_bytes = 1e9, s.hardware.host_bytes_per_s = 1e9;
+    assert_int_equal(run(&s, &w, NULL, &hit, &err), KR_E_ARG); /* has memory devices */
+    tiny_free(&s.t);
+    build_placed(&s, KR_PLACE_ALL_ON_COMPUTE, 2, 2, 1);
+    s.hardware.memory = NULL;
+    assert_int_equal(kr_program_memory(&s.t.program, 1 << 20, 1, &plan, &err), KR_OK);
+    s.compute.memory_bytes = (double)plan.weight_bytes + 210.0 * (double)plan.page_bytes[0];
+    s.options.sessions = 16;
+    s.options.steps_max = 90; /* before the first session ends */
+    assert_int_equal(run(&s, &w, NULL, &without, &err), KR_OK);
+    assert_true(without.rows_mean <= 4.0); /* two sessions of 100 pages a rank */
+    s.hardware.host_bytes = 1e9, s.hardware.host_bytes_per_s = 1e9;
+    assert_int_equal(run(&s, &w, NULL, &hit, &err), KR_OK);
+    assert_true(hit.rows_mean == 16.0);
+    s.hardware.host_miss_share = 0.05;
+    assert_int_equal(run(&s, &w, NULL, &miss, &err), KR_OK);
+    assert_true(miss.tbt_p50_ns > hit.tbt_p50_ns);
+    tiny_free(&s.t);
+}
+
 static void refused_options(void **state)
 {
     const kr_sim_turn turn = {.context_tokens = 10, .new_tokens = 10, .output_tokens = 1};
@@ -360,6 +431,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_configurations), cmocka_unit_test(folded_equals_expanded),
         cmocka_unit_test(seeds_and_percentiles), cmocka_unit_test(capacity_bounds_the_batch),
+        cmocka_unit_test(skewed_experts),        cmocka_unit_test(host_tier),
         cmocka_unit_test(refused_options),       cmocka_unit_test(ingest_is_m_d_1),
     };
 
