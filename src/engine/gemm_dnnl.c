@@ -1,3 +1,5 @@
+/* Plans, packed chunks and calls of oneDNN. A plan owns one primitive per tile height and, for each
+ * worker, memory objects around that worker's own buffers, so that workers share nothing they write. */
 #include "engine/gemm_dnnl.h"
 
 #include <oneapi/dnnl/dnnl.h>

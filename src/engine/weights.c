@@ -1,3 +1,4 @@
+/* Chooses a matrix's kernel, packs its units with the team, and runs ranges of them. */
 #include "engine/weights.h"
 
 #include <stdatomic.h>

@@ -1,3 +1,4 @@
+/* The block layouts of quantised types, byte by byte. */
 #include "ops/quant_block.h"
 
 #include <string.h>

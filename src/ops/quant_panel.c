@@ -1,3 +1,4 @@
+/* Packs blocks into panels; where things lie in a panel is in the header, for kernels too. */
 #include "ops/quant_panel.h"
 
 #include <string.h>
