@@ -373,6 +373,8 @@ void kr_forward_head(kr_forward *forward, const kr_rows *rows, const uint32_t *r
         return;
     const kr_inputs in = prepare(forward, rows->hidden, row, forward->final_norm, count,
                                  forward->model->hidden, forward->output.form);
-    const product p = {&forward->output, logits, forward->output.outputs};
+    product p = {.matrix = &forward->output, .out_stride = forward->output.outputs};
+
+    p.out = logits;
     multiply(forward, &in, count, &p, 1);
 }

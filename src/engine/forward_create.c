@@ -314,7 +314,7 @@ kr_status kr_forward_create(kr_forward **forward, const kr_forward_config *confi
         s = kr_arena_init(&f->arena, bytes, err);
     if (s == KR_OK) {
         b.weights = b.scratch = (taker){.arena = &f->arena};
-        s = do_weights(&b, TAKE);
+        KR_CHECK(do_weights(&b, TAKE) == KR_OK); /* it has been planned */
         take_scratch(&b);
         KR_CHECK(b.weights.bytes + b.scratch.bytes == bytes);
         s = do_weights(&b, FILL);

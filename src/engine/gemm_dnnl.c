@@ -102,7 +102,7 @@ static dnnl_status_t make_operands(kr_gemm *gemm, kr_gemm_plan *plan, gemm_tile 
     const dnnl_memory_desc_t *x = dnnl_primitive_desc_query_md(desc, dnnl_query_src_md, 0);
     const dnnl_memory_desc_t *out = dnnl_primitive_desc_query_md(desc, dnnl_query_dst_md, 0);
     const dnnl_memory_desc_t *scratch = dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0);
-    dnnl_memory_t *all = take(gemm, 3 * gemm->workers * sizeof *all);
+    dnnl_memory_t *all = take(gemm, 3 * gemm->workers * sizeof(dnnl_memory_t));
     dnnl_status_t s = all != NULL ? dnnl_success : dnnl_out_of_memory;
 
     tile->x = all;
@@ -218,7 +218,7 @@ kr_status kr_gemm_create(kr_gemm **gemm, uint32_t workers, kr_err *err)
     omp_set_num_threads(1);
     g->allocated = sizeof *g;
     g->workers = workers;
-    g->stream = take(g, workers * sizeof *g->stream);
+    g->stream = take(g, workers * sizeof(dnnl_stream_t));
     g->tile = take(g, workers * sizeof *g->tile);
     dnnl_status_t s = g->stream != NULL && g->tile != NULL ? dnnl_success : dnnl_out_of_memory;
     if (s == dnnl_success)

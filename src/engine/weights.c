@@ -70,7 +70,7 @@ uint64_t kr_matrix_packed_bytes(const kr_matrix *m)
 
 uint64_t kr_matrix_chunk_bytes(const kr_matrix *m)
 {
-    return m->kernel == KR_KERNEL_GEMM ? m->units * sizeof *m->chunk : 0;
+    return m->kernel == KR_KERNEL_GEMM ? m->units * sizeof(kr_gemm_weights *) : 0;
 }
 
 typedef struct {

@@ -52,8 +52,8 @@ kr_half_dot_fn kr_half_dot_choose(const char **name)
 {
     uint32_t i = 0;
 
-    while (!kr_half_dot_variants[i].usable())
-        i++; /* ends at scalar, which always is */
+    while (i + 1 < kr_half_dot_variant_count && !kr_half_dot_variants[i].usable())
+        i++;
     if (name != NULL)
         *name = kr_half_dot_variants[i].name;
     return kr_half_dot_variants[i].run;

@@ -20,8 +20,8 @@ const kr_row_ops *kr_row_ops_choose(void)
 {
     uint32_t i = 0;
 
-    while (!kr_row_ops_variants[i]->usable())
-        i++; /* ends at the last, which always is */
+    while (i + 1 < kr_row_ops_variant_count && !kr_row_ops_variants[i]->usable())
+        i++;
     return kr_row_ops_variants[i];
 }
 
