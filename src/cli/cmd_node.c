@@ -29,7 +29,6 @@ enum {
     BEAT_MS = 500,
     DEAD_MS = 2000,
     HANDSHAKE_MS = 5000,
-    SPIN_US = 50,
     TURN_MS = 200, /* between looks at signals and ended services */
     STOP_MS = 5000,
 };
@@ -37,7 +36,7 @@ enum {
 
 typedef struct {
     const char *listen, *key_file, *save_folder;
-    uint32_t devices, threads_per_device, sessions_max;
+    uint32_t devices, threads_per_device, sessions_max, spin_us;
     uint64_t memory, message_max;
     int transport;
     bool bind, json;
@@ -103,6 +102,13 @@ static const kr_option table[] = {
      .max = KR_MSG_PAYLOAD_MAX,
      .value = "BYTES",
      .help = "largest message taken from a client"},
+    {.name = "spin-us",
+     .type = KR_OPT_U32,
+     .at = offsetof(node_options, spin_us),
+     .max = 10000,
+     .value = "N",
+     .help = "microseconds to look for the next message before sleeping; some hundred where the node has "
+             "cores of its own, few where clients share them"},
     {.name = "save-folder",
      .type = KR_OPT_STRING,
      .at = offsetof(node_options, save_folder),
@@ -320,7 +326,7 @@ static int daemon_run(const node_options *o, const kr_cli_address *at, const kr_
                                   .key_bytes = key->count,
                                   .payload_max = o->message_max,
                                   .timeout_ns = HANDSHAKE_MS * NS_PER_MS,
-                                  .spin_us = SPIN_US,
+                                  .spin_us = o->spin_us,
                                   .clock = &kr_clock_system};
     daemon_state *d = kr_alloc(sizeof *d);
     kr_err err;
@@ -352,6 +358,7 @@ int kr_cmd_node(int argc, char **argv)
                       .devices = 1,
                       .threads_per_device = 1,
                       .sessions_max = 256,
+                      .spin_us = 50,
                       .memory = (uint64_t)1 << 30,
                       .message_max = (uint64_t)256 << 20};
     kr_cli_address at;
