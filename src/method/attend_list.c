@@ -41,7 +41,8 @@ static uint32_t dense_segments_max(const kr_job *job)
 static void dense_fill(const kr_list_ref *ref, uint32_t segment, kr_list_segment *out)
 {
     const uint64_t first = dense_first(ref->job, ref->first_query) + (uint64_t)segment * KR_SEGMENT;
-    const uint64_t end = kr_job_visible(ref->job, ref->query), lowest = ref->job->view->first_page * KR_PAGE_TOKENS;
+    const uint64_t end = kr_job_visible(ref->job, ref->query),
+                   lowest = ref->job->view->first_page * KR_PAGE_TOKENS;
 
     for (uint64_t t = first; t < end && t < first + KR_SEGMENT; t++)
         /* Tokens of dropped pages are outside every row's range; any row stands in for them. */
@@ -90,7 +91,8 @@ static void unit_fill(const kr_list_ref *ref, uint32_t segment, kr_list_segment 
     const uint64_t first = (uint64_t)segment * KR_SEGMENT, all = unit_tokens(ref);
 
     for (uint64_t i = first; i < all && i < first + KR_SEGMENT; i++)
-        kr_list_add(ref->job->view, kr_list_kv_head(ref), (uint64_t)selected[i / unit] * unit + i % unit, out);
+        kr_list_add(ref->job->view, kr_list_kv_head(ref), (uint64_t)selected[i / unit] * unit + i % unit,
+                    out);
 }
 
 const kr_list_source kr_list_units = {unit_segments, selected_segments_max, unit_fill, NULL};
@@ -111,7 +113,10 @@ void kr_list_sort(uint32_t *token, uint32_t count)
 /* ---- memory ---- */
 
 /* Partial result of one head in one segment: maximum, sum, accumulator[value_dim]. */
-static size_t partial_floats(const kr_attention_shape *shape) { return kr_align_up(2 + shape->value_dim, 16); }
+static size_t partial_floats(const kr_attention_shape *shape)
+{
+    return kr_align_up(2 + shape->value_dim, 16);
+}
 
 size_t kr_attend_list_workspace(const kr_attention_shape *shape, uint32_t segments)
 {
@@ -128,50 +133,51 @@ static uint32_t block_queries(const kr_attention_shape *shape, uint32_t lists)
 
 /* Per-thread memory of one part. */
 typedef struct {
-    const float **query;      /* [rows] */
-    uint32_t *from, *to;      /* [rows] */
+    const float **query;                            /* [rows] */
+    uint32_t *from, *to;                            /* [rows] */
     float *maximum, *sum, *accumulator;             /* of one segment */
     float *all_maximum, *all_sum, *all_accumulator; /* of the segments so far */
     kr_list_segment segment;
     void *op;
 } part_memory;
 
-static void *take(uint8_t **at, size_t bytes)
+/* The next bytes of base; without a base, only counts them. */
+static void *take(uint8_t *base, size_t *used, size_t bytes)
 {
-    void *p = *at;
+    void *p = base != NULL ? base + *used : NULL;
 
-    *at += kr_align_up(bytes, 64);
+    *used += kr_align_up(bytes, 64);
     return p;
 }
 
-/* Lays a part's memory out from base; returns its end. */
-static uint8_t *lay_out(const kr_attention_shape *shape, uint32_t lists, uint8_t *base, part_memory *m)
+/* Lays a part's memory out from base, which may be NULL; returns its size in bytes. */
+static size_t lay_out(const kr_attention_shape *shape, uint32_t lists, uint8_t *base, part_memory *m)
 {
     const size_t rows = (size_t)block_queries(shape, lists) * (shape->heads / lists);
-    uint8_t *at = base;
+    size_t used = 0;
 
-    m->query = take(&at, rows * sizeof *m->query);
-    m->from = take(&at, rows * sizeof *m->from);
-    m->to = take(&at, rows * sizeof *m->to);
-    m->maximum = take(&at, rows * sizeof(float));
-    m->sum = take(&at, rows * sizeof(float));
-    m->accumulator = take(&at, rows * shape->value_dim * sizeof(float));
-    m->all_maximum = take(&at, rows * sizeof(float));
-    m->all_sum = take(&at, rows * sizeof(float));
-    m->all_accumulator = take(&at, rows * shape->value_dim * sizeof(float));
-    m->segment.key_row = take(&at, KR_SEGMENT * sizeof(void *));
-    m->segment.value_row = take(&at, KR_SEGMENT * sizeof(void *));
-    m->segment.bias = take(&at, KR_SEGMENT * sizeof(float));
-    m->segment.mass = take(&at, KR_SEGMENT * sizeof(float));
-    m->op = take(&at, kr_attend_rows_scratch_bytes((uint32_t)rows, shape->key_dim, shape->value_dim));
-    return at;
+    m->query = take(base, &used, rows * sizeof *m->query);
+    m->from = take(base, &used, rows * sizeof *m->from);
+    m->to = take(base, &used, rows * sizeof *m->to);
+    m->maximum = take(base, &used, rows * sizeof(float));
+    m->sum = take(base, &used, rows * sizeof(float));
+    m->accumulator = take(base, &used, rows * shape->value_dim * sizeof(float));
+    m->all_maximum = take(base, &used, rows * sizeof(float));
+    m->all_sum = take(base, &used, rows * sizeof(float));
+    m->all_accumulator = take(base, &used, rows * shape->value_dim * sizeof(float));
+    m->segment.key_row = take(base, &used, KR_SEGMENT * sizeof(void *));
+    m->segment.value_row = take(base, &used, KR_SEGMENT * sizeof(void *));
+    m->segment.bias = take(base, &used, KR_SEGMENT * sizeof(float));
+    m->segment.mass = take(base, &used, KR_SEGMENT * sizeof(float));
+    m->op = take(base, &used, kr_attend_rows_scratch_bytes((uint32_t)rows, shape->key_dim, shape->value_dim));
+    return used;
 }
 
 size_t kr_attend_list_scratch(const kr_attention_shape *shape, uint32_t lists)
 {
     part_memory m;
 
-    return (size_t)(lay_out(shape, lists, (uint8_t *)0 + 64, &m) - ((uint8_t *)0 + 64));
+    return lay_out(shape, lists, NULL, &m);
 }
 
 /* ---- one segment ---- */
@@ -181,7 +187,8 @@ static uint32_t clamp_position(uint64_t token, uint64_t first, uint32_t count)
     return token <= first ? 0 : token - first < count ? (uint32_t)(token - first) : count;
 }
 
-static void attend_segment(const kr_list_ref *ref, const kr_list_source *source, uint32_t segment, part_memory *m)
+static void attend_segment(const kr_list_ref *ref, const kr_list_source *source, uint32_t segment,
+                           part_memory *m)
 {
     const kr_job *job = ref->job;
     const kr_attention_shape *s = job->view->shape;
@@ -204,17 +211,28 @@ static void attend_segment(const kr_list_ref *ref, const kr_list_source *source,
         }
     }
     job->ops->attend_rows(&(kr_attend_rows_args){
-        .query = m->query, .from = m->from, .to = m->to, .key_row = m->segment.key_row,
-        .value_row = m->segment.value_row, .bias = m->segment.biased ? m->segment.bias : NULL,
-        .mass = m->segment.weighted ? m->segment.mass : NULL, .rows = rows,
-        .positions = m->segment.count, .key_dim = s->key_dim, .value_dim = s->value_dim,
-        .type = m->segment.type, .scale = s->softmax_scale, .scratch = m->op, .maximum = m->maximum,
-        .sum = m->sum, .accumulator = m->accumulator,
+        .query = m->query,
+        .from = m->from,
+        .to = m->to,
+        .key_row = m->segment.key_row,
+        .value_row = m->segment.value_row,
+        .bias = m->segment.biased ? m->segment.bias : NULL,
+        .mass = m->segment.weighted ? m->segment.mass : NULL,
+        .rows = rows,
+        .positions = m->segment.count,
+        .key_dim = s->key_dim,
+        .value_dim = s->value_dim,
+        .type = m->segment.type,
+        .scale = s->softmax_scale,
+        .scratch = m->op,
+        .maximum = m->maximum,
+        .sum = m->sum,
+        .accumulator = m->accumulator,
     });
 }
 
-static void finish_head(const kr_job *job, const kr_list_source *source, uint32_t query, uint32_t head, float sum,
-                        const float *accumulator)
+static void finish_head(const kr_job *job, const kr_list_source *source, uint32_t query, uint32_t head,
+                        float sum, const float *accumulator)
 {
     const kr_attention_shape *s = job->view->shape;
     float *out = job->output + ((size_t)query * s->heads + head) * s->value_dim;
@@ -245,11 +263,12 @@ static void attend_block(const kr_list_ref *ref, const kr_list_source *source, p
         attend_segment(ref, source, g, m);
         for (uint32_t r = 0; r < rows; r++)
             kr_attend_merge(&m->all_maximum[r], &m->all_sum[r], m->all_accumulator + (size_t)r * s->value_dim,
-                            m->maximum[r], m->sum[r], m->accumulator + (size_t)r * s->value_dim, s->value_dim);
+                            m->maximum[r], m->sum[r], m->accumulator + (size_t)r * s->value_dim,
+                            s->value_dim);
     }
     for (uint32_t r = 0; r < rows; r++)
-        finish_head(ref->job, source, ref->first_query + r / heads, ref->list * heads + r % heads, m->all_sum[r],
-                    m->all_accumulator + (size_t)r * s->value_dim);
+        finish_head(ref->job, source, ref->first_query + r / heads, ref->list * heads + r % heads,
+                    m->all_sum[r], m->all_accumulator + (size_t)r * s->value_dim);
 }
 
 /* ---- decode: partial results in the workspace, [segment][head] ---- */
@@ -293,8 +312,7 @@ void kr_attend_list_run(const kr_job *job, const kr_list_source *source, uint32_
     part_memory m;
     kr_list_ref ref = {job, lists, part % lists, 0, 0};
 
-    KR_CHECK((size_t)(lay_out(job->view->shape, lists, scratch.memory, &m) - (uint8_t *)scratch.memory) <=
-             scratch.bytes);
+    KR_CHECK(lay_out(job->view->shape, lists, scratch.memory, &m) <= scratch.bytes);
     if (is_decode(job)) {
         if (number < source->segments(&ref)) {
             attend_segment(&ref, source, number, &m);
@@ -333,11 +351,12 @@ void kr_merge_list_run(const kr_job *job, const kr_list_source *source, uint32_t
 kr_status kr_list_plan(const char *name, const kr_method_config *config, const kr_attention_shape *shape,
                        uint32_t dense_layers_default, kr_method_plan *plan, kr_err *err)
 {
-    const uint32_t dense_layers =
-        config->dense_layers == UINT32_MAX ? dense_layers_default : config->dense_layers;
+    const uint32_t dense_layers = config->dense_layers == UINT32_MAX ? dense_layers_default
+                                                                     : config->dense_layers;
 
     if (shape->latent)
-        return kr_fail(err, KR_E_UNSUPPORTED, "%s: layer %u is MLA; the method needs GQA or MHA", name, shape->layer);
+        return kr_fail(err, KR_E_UNSUPPORTED, "%s: layer %u is MLA; the method needs GQA or MHA", name,
+                       shape->layer);
     if (shape->kv_heads == 0 || shape->heads % shape->kv_heads != 0)
         return kr_fail(err, KR_E_SHAPE, "%s: %u heads do not divide into %u KV heads", name, shape->heads,
                        shape->kv_heads);
