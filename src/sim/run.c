@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 #include "sim/loop.h"
+#include "sim/steady.h"
 
 /* What is kept of each step; busy and stall are per instance. */
 typedef struct {
@@ -263,16 +264,53 @@ static void summarise_shares(kr_sim_result *result, const step_record *record, u
         result->provenance[k] /= provenance;
 }
 
-/* The measured part begins at the first step after the warm-up share of the tokens. */
-static void summarise(run *r)
+/* First step after the warm-up share of the tokens. */
+static uint64_t first_by_share(const run *r)
+{
+    const uint64_t skipped = r->loop.result->tokens / 100 * r->loop.options->warmup_percent;
+    uint64_t first = 0, tokens = 0;
+
+    while (first + 1 < r->records && tokens + r->record[first].rows <= skipped)
+        tokens += r->record[first++].rows;
+    return first;
+}
+
+/* Sets the first measured step, and what is known about the throughput from there on. */
+static kr_status find_measured(run *r, uint64_t *first, kr_err *err)
 {
     kr_sim_result *result = r->loop.result;
-    const uint64_t skipped_tokens = result->tokens / 100 * r->loop.options->warmup_percent;
-    uint64_t first = 0, tokens = 0, context = 0;
+    uint64_t *end_ns = kr_alloc(r->records * sizeof *end_ns);
+    uint32_t *rows = kr_alloc(r->records * sizeof *rows);
+
+    if (end_ns == NULL || rows == NULL) {
+        kr_free(end_ns);
+        kr_free(rows);
+        return kr_fail(err, KR_E_MEMORY, "sim: no memory for %llu steps", (unsigned long long)r->records);
+    }
+    for (uint64_t i = 0; i < r->records; i++) {
+        end_ns[i] = r->record[i].end_ns;
+        rows[i] = r->record[i].rows;
+    }
+    *first = r->loop.options->warmup_by_test
+                 ? kr_steady_cut(end_ns, rows, r->records, r->record[0].begin_ns)
+                 : first_by_share(r);
+    const kr_steady s = kr_steady_mean(end_ns, rows, r->records, r->record[0].begin_ns, *first);
+
+    result->tokens_per_s_half_width = s.half_width;
+    result->stationary = s.stationary;
+    kr_free(end_ns);
+    kr_free(rows);
+    return KR_OK;
+}
+
+static kr_status summarise(run *r, kr_err *err)
+{
+    kr_sim_result *result = r->loop.result;
+    uint64_t first = 0, context = 0;
     step_record *record;
 
-    while (first + 1 < r->records && tokens + r->record[first].rows <= skipped_tokens)
-        tokens += r->record[first++].rows;
+    if (find_measured(r, &first, err) != KR_OK)
+        return KR_E_MEMORY;
     record = r->record + first;
     result->measured_steps = r->records - first;
     result->measured_ns = result->elapsed_ns - record[0].begin_ns;
@@ -292,6 +330,7 @@ static void summarise(run *r)
     result->tbt_p90_ns = percentile(record, result->measured_steps, result->measured_tokens, 90);
     result->tbt_p99_ns = percentile(record, result->measured_steps, result->measured_tokens, 99);
     result->tbt_max_ns = percentile(record, result->measured_steps, result->measured_tokens, 100);
+    return KR_OK;
 }
 
 static bool is_over(const kr_sim_options *o, const kr_sim_result *result, uint64_t now_ns)
@@ -326,9 +365,10 @@ kr_status kr_sim_run(const kr_program *program, const kr_sim_hardware *hardware,
         sums.elapsed_ns = now_ns;
         sums.in_flight = options->sessions;
         sums.digest = r.loop.digest;
-        summarise(&r);
-        *result = sums;
+        status = summarise(&r, err);
     }
+    if (status == KR_OK)
+        *result = sums;
     release(&r);
     return status;
 }

@@ -68,6 +68,7 @@ typedef struct {
     bool balance_experts;
     uint64_t tokens_max, time_max_ns, steps_max; /* stop at the first reached; 0 = no bound, not all 0 */
     uint32_t warmup_percent;  /* of the generated tokens left out of the measured part, 0..90 */
+    bool warmup_by_test;      /* leave out what MSER-5 finds instead */
 } kr_sim_options;
 
 /* One decode step, for whoever wants more than the sums. */
@@ -91,6 +92,8 @@ typedef struct {
     /* The measured part: after the warm-up share. */
     uint64_t measured_steps, measured_tokens, measured_ns;
     double tokens_per_s, tdp_w, tokens_per_s_per_w;
+    double tokens_per_s_half_width;             /* 95 % by batch means; infinite below 100 steps */
+    bool stationary;                            /* see sim/steady.h; false is a result, not an error */
     uint64_t tbt_p50_ns, tbt_p90_ns, tbt_p99_ns, tbt_max_ns; /* over tokens: a step counts its rows */
     double rows_mean, context_mean;             /* per step; per row */
     double busy[KR_RESOURCE_COUNT];             /* share of measured time, mean over instances */
