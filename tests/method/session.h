@@ -88,13 +88,20 @@ static inline void session_close(session *s)
 static inline void session_store(session *s, const float *key, const float *value, uint32_t n)
 {
     const kr_attention_shape *h = &s->shape;
+    const size_t element = kr_dtype_bytes(h->kv_dtype);
 
-    assert_true(s->view.tokens + n <= s->capacity && s->plan.keys == KR_KEYS_ROWS);
+    assert_true(s->view.tokens + n <= s->capacity);
     for (uint32_t i = 0; i < n; i++, s->view.tokens++) {
         s->view.page_count = s->view.tokens / KR_PAGE_TOKENS + 1;
         for (uint32_t g = 0; g < h->kv_heads; g++) {
-            kr_from_f32(h->kv_dtype, key + ((size_t)i * h->kv_heads + g) * h->key_dim,
-                        (void *)(uintptr_t)kr_view_key_row(&s->view, g, s->view.tokens), h->key_dim);
+            const float *k = key + ((size_t)i * h->kv_heads + g) * h->key_dim;
+            const bool tiled = s->plan.keys == KR_KEYS_TILED;
+            uint8_t *at = (uint8_t *)(uintptr_t)(tiled ? kr_view_key_tile(&s->view, g, s->view.tokens)
+                                                       : kr_view_key_row(&s->view, g, s->view.tokens));
+
+            for (uint32_t c = 0; c < h->key_dim; c++)
+                kr_from_f32(h->kv_dtype, k + c,
+                            at + (tiled ? c * KR_TILE_TOKENS + s->view.tokens % KR_TILE_TOKENS : c) * element, 1);
             if (!h->latent)
                 kr_from_f32(h->kv_dtype, value + ((size_t)i * h->kv_heads + g) * h->value_dim,
                             (void *)(uintptr_t)kr_view_value_row(&s->view, g, s->view.tokens), h->value_dim);
