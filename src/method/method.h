@@ -80,7 +80,9 @@ typedef struct {
     const float *query;           /* [queries][heads][key_dim], post-RoPE; NULL in an INDEX job */
     const void *index_query;      /* [queries][index_query_bytes] or NULL */
     const void *index_key;        /* [queries][index_key_bytes] or NULL */
-    void *workspace;              /* method's, zero-filled once, kept from score to merge */
+    /* Method's, zero-filled once, kept from score to merge; of stages that an INDEX message ran, only
+     * the selection is kept for ATTEND. */
+    void *workspace;
     /* Selection of each list (one per query row and select head), written by select, read by
      * gather/attend; also the payload of an INDICES reply. */
     uint32_t *selected;           /* [lists][selected_stride] unit or token numbers, ascending */

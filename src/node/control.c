@@ -56,11 +56,6 @@ static kr_status make_geometry(kr_geometry *g, const kr_msg_configure *c, const 
         status = read_layer(g, c, &layers[l], l, err);
     if (status == KR_OK)
         status = kr_geometry_complete(g, err);
-    for (uint32_t l = 0; l < c->layers && status == KR_OK; l++)
-        if (g->plan[l].separate_index_query)
-            status = kr_fail(err, KR_E_UNSUPPORTED,
-                             "layer %u: %s needs INDEX messages, which this node does not run", l,
-                             g->method[l]->name);
     return status;
 }
 
@@ -380,9 +375,6 @@ kr_status node_control(kr_node *node, node_connection *connection, const kr_mess
     else if (m->header.kind == KR_MSG_TRIM || m->header.kind == KR_MSG_END_PREFILL ||
              m->header.kind == KR_MSG_CLOSE)
         status = on_session(node, connection, m, err);
-    else if (m->header.kind == KR_MSG_INDEX)
-        status = kr_fail(err, KR_E_UNSUPPORTED, "INDEX: layer %u has no separate index query",
-                         m->header.layer);
     else
         status = kr_fail(err, KR_E_ARG, "a memory node does not take %s",
                          kr_msg_name((kr_msg_kind)m->header.kind));

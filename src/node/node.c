@@ -66,10 +66,10 @@ static kr_status attend_checked(kr_node *node, node_connection *connection, cons
 
     pthread_rwlock_rdlock(&node->configuration);
     if (!node->configured) {
-        status = kr_fail(err, KR_E_ARG, "ATTEND before CONFIGURE");
+        status = kr_fail(err, KR_E_ARG, "%s before CONFIGURE", kr_msg_name((kr_msg_kind)m->header.kind));
     } else if (m->header.layer >= node->store.geometry.layers) {
-        status = kr_fail(err, KR_E_ARG, "ATTEND for layer %u of %u", m->header.layer,
-                         node->store.geometry.layers);
+        status = kr_fail(err, KR_E_ARG, "%s for layer %u of %u", kr_msg_name((kr_msg_kind)m->header.kind),
+                         m->header.layer, node->store.geometry.layers);
     } else {
         pthread_mutex_lock(&device->work);
         status = node_attend(node, device, connection, m, err);
@@ -93,7 +93,7 @@ static void handle(kr_node *node, node_connection *connection, kr_message *m)
     else if (m->header.device >= node->config.devices)
         status = kr_fail(&failure, KR_E_ARG, "message for device %u of %u", m->header.device,
                          node->config.devices);
-    else if (m->header.kind == KR_MSG_ATTEND)
+    else if (m->header.kind == KR_MSG_ATTEND || m->header.kind == KR_MSG_INDEX)
         status = attend_checked(node, connection, m, &failure);
     else
         status = node_control(node, connection, m, &failure);
@@ -197,7 +197,7 @@ static uint32_t device_of(kr_node *node, node_connection *connection, const kr_m
     const uint16_t kind = m->header.kind;
     uint32_t device = UINT32_MAX;
 
-    if (kind == KR_MSG_ATTEND)
+    if (kind == KR_MSG_ATTEND || kind == KR_MSG_INDEX)
         return m->header.device < node->config.devices ? m->header.device : UINT32_MAX;
     if (kind != KR_MSG_TRIM && kind != KR_MSG_END_PREFILL && kind != KR_MSG_CLOSE && kind != KR_MSG_SAVE)
         return UINT32_MAX;
@@ -314,6 +314,10 @@ static void free_device(node_device *device)
 
     for (size_t i = 0; i < sizeof buffer / sizeof buffer[0]; i++)
         node_buffer_free(buffer[i]);
+    for (uint32_t i = 0; i < NODE_MICRO_BATCHES; i++) {
+        node_buffer_free(&device->pending[i].row);
+        node_buffer_free(&device->pending[i].selection);
+    }
     kr_team_destroy(device->team);
     pthread_mutex_destroy(&device->work);
     pthread_mutex_destroy(&device->lock);

@@ -1,10 +1,11 @@
-/* ATTEND: from untrusted rows to jobs, through the stages, to the reply.
+/* INDEX and ATTEND: from untrusted rows to jobs, through the stages, to the reply.
  *
  * Rows are worked in waves: a prefill row whole in one, a decode row one token a wave, since a
  * token's selection may depend on the index the token before it has left. A wave holds as many
  * rows as the workspace does; which rows share a wave changes no result. */
 #include <string.h>
 
+#include "base/check.h"
 #include "node/state.h"
 
 /* A row on its way through the waves. */
@@ -16,18 +17,22 @@ typedef struct {
     bool is_prefill;
 } row_state;
 
-/* One ATTEND message, read and checked. */
+/* One INDEX or ATTEND message, read and checked. */
 typedef struct {
     kr_node *node;
     node_device *device;
     const kr_message *message;
     const kr_geometry *geometry;
     uint32_t layer, rows, tokens, flags;
-    row_state *row;                     /* [rows] */
-    const uint8_t *query, *key, *value; /* key NULL: nothing new */
-    uint32_t lists, stride;             /* selection lists of a token, room of a list; 0 in a dense layer */
-    uint32_t *counts, *selected;        /* [tokens * lists], [tokens * lists][stride] */
-    float *output;                      /* [tokens][heads][value_dim] */
+    bool is_index, append;
+    bool indexed_before;                    /* an INDEX message has run append, score and select */
+    row_state *row;                         /* [rows] */
+    kr_msg_row *wire_row;                   /* [rows] as they came */
+    const uint8_t *query, *key, *value;     /* ATTEND; key NULL: nothing new */
+    const uint8_t *index_query, *index_key; /* INDEX */
+    uint32_t lists, stride;      /* selection lists of a token, room of a list; 0 in a dense layer */
+    uint32_t *counts, *selected; /* [tokens * lists], [tokens * lists][stride] */
+    float *output;               /* [tokens][heads][value_dim] */
 } attend;
 
 kr_status node_buffer_need(node_buffer *buffer, uint64_t bytes, kr_err *err)
@@ -64,7 +69,7 @@ static kr_status check_position(const attend *a, const row_state *row, uint32_t 
     const uint64_t length = row->session->tokens[a->layer];
     const uint32_t group = a->geometry->group_of[a->layer];
 
-    if ((a->flags & KR_MSG_NO_APPEND) == 0) {
+    if (a->append) {
         if (row->position != length)
             return kr_fail(err, KR_E_ARG,
                            "row %u: position %llu, but the session has %llu tokens in layer %u", i,
@@ -125,7 +130,7 @@ static kr_status read_rows(attend *a, uint64_t client, uint64_t *used, kr_err *e
     if (status != KR_OK)
         return status;
     a->row = (row_state *)(void *)a->device->rows.data;
-    row = (kr_msg_row *)(void *)(a->row + a->rows);
+    row = a->wire_row = (kr_msg_row *)(void *)(a->row + a->rows);
     status = kr_msg_rows_read(m->payload, m->header.payload_bytes, a->rows, a->geometry->tokens_max, row,
                               used, err);
     return status == KR_OK ? find_rows(a, client, row, err) : status;
@@ -193,30 +198,56 @@ static kr_status make_room(attend *a, kr_err *err)
     return KR_OK;
 }
 
-static kr_status read_payload(attend *a, uint64_t client, kr_err *err)
+/* The rows' data; *used moves on to the end of it. */
+static void take_data(attend *a, uint64_t *used)
 {
     const kr_attention_shape *s = &a->geometry->shape[a->layer];
-    const uint64_t element = kr_dtype_bytes(s->kv_dtype);
-    uint64_t used = 0, end;
+    const kr_method_plan *plan = &a->geometry->plan[a->layer];
+    const uint64_t tokens = a->tokens, row = tokens * s->kv_heads * kr_dtype_bytes(s->kv_dtype);
+
+    if (a->is_index) {
+        a->index_query = take_part(a, tokens * plan->index_query_bytes, used);
+        a->index_key = take_part(a, tokens * plan->index_key_bytes, used);
+        return;
+    }
+    a->query = take_part(a, 4 * tokens * s->heads * s->key_dim, used);
+    if (a->append) {
+        a->key = take_part(a, row * s->key_dim, used);
+        a->value = take_part(a, s->latent ? 0 : row * s->value_dim, used);
+    }
+}
+
+static kr_status wrong_length(const attend *a, uint64_t expected, kr_err *err)
+{
+    return kr_fail(err, KR_E_FORMAT, "%s of %u tokens in %llu bytes; %llu expected",
+                   kr_msg_name((kr_msg_kind)a->message->header.kind), a->tokens,
+                   (unsigned long long)a->message->header.payload_bytes, (unsigned long long)expected);
+}
+
+static uint64_t selection_bytes(const attend *a)
+{
+    return 4ull * a->tokens * a->lists * (1 + (uint64_t)a->stride);
+}
+
+static kr_status read_payload(attend *a, uint64_t client, kr_err *err)
+{
+    const kr_method_plan *plan = &a->geometry->plan[a->layer];
+    uint64_t used = 0;
     kr_status status = read_rows(a, client, &used, err);
 
     if (status != KR_OK)
         return status;
-    a->query = take_part(a, 4ull * a->tokens * s->heads * s->key_dim, &used);
-    if ((a->flags & KR_MSG_NO_APPEND) == 0) {
-        a->key = take_part(a, element * a->tokens * s->kv_heads * s->key_dim, &used);
-        a->value = take_part(a, s->latent ? 0 : element * a->tokens * s->kv_heads * s->value_dim, &used);
-    }
-    end = used;
-    if (end > a->message->header.payload_bytes)
-        return kr_fail(err, KR_E_FORMAT, "ATTEND of %u tokens in %llu bytes; %llu expected", a->tokens,
-                       (unsigned long long)a->message->header.payload_bytes, (unsigned long long)end);
+    take_data(a, &used);
+    if (used > a->message->header.payload_bytes)
+        return wrong_length(a, used, err);
     status = make_room(a, err);
     if (status == KR_OK && (a->flags & KR_MSG_WITH_INDICES) != 0)
-        status = read_lists(a, end, &used, err);
+        status = read_lists(a, used, &used, err);
     if (status == KR_OK && a->message->header.payload_bytes != used)
-        status = kr_fail(err, KR_E_FORMAT, "ATTEND of %u tokens in %llu bytes; %llu expected", a->tokens,
-                         (unsigned long long)a->message->header.payload_bytes, (unsigned long long)used);
+        return wrong_length(a, used, err);
+    if (status == KR_OK && a->indexed_before)
+        status = node_pending_use(a->device, a->message, client, plan->index_owner, a->wire_row, a->rows,
+                                  selection_bytes(a), a->counts, err);
     return status;
 }
 
@@ -225,7 +256,7 @@ static kr_status grow(attend *a, kr_err *err)
 {
     kr_status status = KR_OK;
 
-    if ((a->flags & KR_MSG_NO_APPEND) != 0)
+    if (!a->append)
         return KR_OK;
     for (uint32_t i = 0; i < a->rows && status == KR_OK; i++)
         status = kr_store_grow(&a->node->store, a->row[i].session, a->layer, a->row[i].position,
@@ -244,24 +275,28 @@ static node_job make_job(const attend *a, const row_state *row, uint64_t *worksp
     const kr_attention_shape *s = &g->shape[a->layer];
     const uint32_t queries = row->is_prefill ? row->tokens : 1, token = row->first_token + row->done;
     const uint64_t element = kr_dtype_bytes(s->kv_dtype), position = row->position + row->done;
-    const bool append = a->key != NULL;
-    const uint64_t present = append ? position + queries : row->session->tokens[a->layer];
+    const kr_method_plan *plan = &g->plan[a->layer];
+    const uint64_t present = a->append ? position + queries : row->session->tokens[a->layer];
     const uint64_t list = (uint64_t)token * a->lists;
     node_job j = {.method = g->method[a->layer], .session = row->session};
 
     j.view = kr_kv_session_view(&a->node->store, row->session, a->layer, present);
-    if (append) {
+    if (a->key != NULL) {
         j.key = a->key + element * token * s->kv_heads * s->key_dim;
         j.value = a->value + element * token * s->kv_heads * s->value_dim;
     }
     j.job = (kr_job){
-        .plan = &g->plan[a->layer],
+        .plan = plan,
         .config = &g->config[a->layer],
         .ops = &a->node->ops,
         .first_position = position,
         .queries = queries,
         .is_prefill = row->is_prefill,
-        .query = (const float *)(const void *)a->query + (uint64_t)token * s->heads * s->key_dim,
+        .query = a->is_index
+                     ? NULL
+                     : (const float *)(const void *)a->query + (uint64_t)token * s->heads * s->key_dim,
+        .index_query = a->is_index ? a->index_query + (uint64_t)token * plan->index_query_bytes : NULL,
+        .index_key = a->is_index ? a->index_key + (uint64_t)token * plan->index_key_bytes : NULL,
         .selected = a->selected + list * a->stride,
         .selected_count = a->counts + list,
         .selected_stride = a->stride,
@@ -269,8 +304,7 @@ static node_job make_job(const attend *a, const row_state *row, uint64_t *worksp
         .nan_count = &a->device->nan_scores,
         .step = a->message->header.step,
     };
-    *workspace = kr_align_up(
-        j.method->workspace_bytes(&g->plan[a->layer], &g->config[a->layer], s, queries, present), 64);
+    *workspace = kr_align_up(j.method->workspace_bytes(plan, &g->config[a->layer], s, queries, present), 64);
     return j;
 }
 
@@ -287,8 +321,10 @@ static uint32_t next_wave(attend *a, node_job *jobs)
         if (row->done == row->tokens)
             continue;
         jobs[count] = make_job(a, row, &bytes);
-        if (used + bytes > a->device->workspace_bytes)
-            break; /* the next wave; one job always fits (node_attend) */
+        if (used + bytes > a->device->workspace_bytes) {
+            KR_CHECK(count > 0); /* CONFIGURE made room for the largest job */
+            break;
+        }
         jobs[count].job.workspace = a->device->workspace.data + used;
         used += bytes;
         row->done += jobs[count].job.queries;
@@ -301,15 +337,15 @@ static uint32_t next_wave(attend *a, node_job *jobs)
 
 static void run_wave(attend *a, node_job *jobs, uint32_t count)
 {
-    if (a->key != NULL) {
+    if (a->key != NULL)
         node_write_rows(a->node, a->device, jobs, count);
+    if (a->append && !a->indexed_before)
         node_run_stage(a->node, a->device, KR_STAGE_APPEND, jobs, count);
-    }
-    if ((a->flags & KR_MSG_WITH_INDICES) == 0) {
+    if ((a->flags & KR_MSG_WITH_INDICES) == 0 && !a->indexed_before) {
         node_run_stage(a->node, a->device, KR_STAGE_SCORE, jobs, count);
         node_run_stage(a->node, a->device, KR_STAGE_SELECT, jobs, count);
     }
-    if ((a->flags & KR_MSG_INDICES_ONLY) != 0)
+    if (a->is_index || (a->flags & KR_MSG_INDICES_ONLY) != 0)
         return;
     node_run_stage(a->node, a->device, KR_STAGE_GATHER, jobs, count);
     node_run_stage(a->node, a->device, KR_STAGE_ATTEND, jobs, count);
@@ -368,6 +404,36 @@ static kr_status reply(attend *a, node_connection *connection, kr_err *err)
                       pieces, err);
 }
 
+/* What the layer's method makes of the message's kind and flags. */
+static kr_status begin_attend(attend *a, kr_err *err)
+{
+    const kr_geometry *g = a->geometry;
+    const kr_method_plan *plan = &g->plan[a->layer];
+    const bool with_indices = (a->flags & KR_MSG_WITH_INDICES) != 0;
+    const bool indices_only = (a->flags & KR_MSG_INDICES_ONLY) != 0;
+
+    if (with_indices && indices_only)
+        return kr_fail(err, KR_E_ARG, "ATTEND with indices cannot ask for indices only");
+    if (!plan->dense && g->method[a->layer]->lists != NULL) {
+        const uint64_t most = plan->selected_max != 0 ? plan->selected_max : g->context_max;
+        a->lists = g->method[a->layer]->lists(&g->config[a->layer], &g->shape[a->layer]);
+        a->stride = (uint32_t)kr_ceil_div(most, plan->unit_tokens);
+    }
+    a->is_index = a->message->header.kind == KR_MSG_INDEX;
+    a->append = (a->flags & KR_MSG_NO_APPEND) == 0;
+    a->indexed_before = !a->is_index && !with_indices && (plan->separate_index_query || !plan->owns_index);
+    if (a->is_index && (!plan->separate_index_query || !plan->owns_index))
+        return kr_fail(err, KR_E_UNSUPPORTED, "INDEX: layer %u has no index query of its own", a->layer);
+    if (a->is_index && (a->flags & ~(uint32_t)KR_MSG_INDICES_ONLY) != 0)
+        return kr_fail(err, KR_E_ARG, "INDEX with flags %#x; it may only ask for indices", a->flags);
+    if (a->indexed_before && indices_only)
+        return kr_fail(err, KR_E_ARG, "layer %u: ask for indices in its INDEX message", a->layer);
+    if ((a->is_index || a->indexed_before) && a->message->header.micro_batch >= NODE_MICRO_BATCHES)
+        return kr_fail(err, KR_E_LIMIT, "micro-batch %u; at most %d", a->message->header.micro_batch,
+                       NODE_MICRO_BATCHES);
+    return KR_OK;
+}
+
 kr_status node_attend(kr_node *node, node_device *device, node_connection *connection,
                       const kr_message *message, kr_err *err)
 {
@@ -382,20 +448,20 @@ kr_status node_attend(kr_node *node, node_device *device, node_connection *conne
     const uint64_t begin = kr_now_ns(node->config.clock);
     kr_status status;
 
-    if ((a.flags & KR_MSG_WITH_INDICES) != 0 && (a.flags & KR_MSG_INDICES_ONLY) != 0)
-        return kr_fail(err, KR_E_ARG, "ATTEND with indices cannot ask for indices only");
-    if (!g->plan[a.layer].dense && g->method[a.layer]->lists != NULL) {
-        const kr_method_plan *plan = &g->plan[a.layer];
-        const uint64_t most = plan->selected_max != 0 ? plan->selected_max : g->context_max;
-        a.lists = g->method[a.layer]->lists(&g->config[a.layer], &g->shape[a.layer]);
-        a.stride = (uint32_t)kr_ceil_div(most, plan->unit_tokens);
-    }
-    status = read_payload(&a, connection->client, err);
+    status = begin_attend(&a, err);
+    if (status == KR_OK)
+        status = read_payload(&a, connection->client, err);
     if (status == KR_OK)
         status = grow(&a, err);
     if (status != KR_OK)
         return status;
     run(&a);
     device->busy_ns += kr_now_ns(node->config.clock) - begin;
+    if (a.is_index) {
+        status = node_pending_keep(device, message, connection->client, a.wire_row, a.rows,
+                                   selection_bytes(&a), a.counts, err);
+        if (status != KR_OK || (a.flags & KR_MSG_INDICES_ONLY) == 0)
+            return status; /* no reply of its own */
+    }
     return reply(&a, connection, err);
 }

@@ -56,6 +56,19 @@ typedef struct node_item {
     struct node_item *next;
 } node_item;
 
+/* Micro-batches that may have a selection waiting at once. */
+enum { NODE_MICRO_BATCHES = 8 };
+
+/* The selection that an INDEX message left for the ATTEND of its layer, and for those of the layers
+ * that share its index. */
+typedef struct {
+    bool valid;
+    uint64_t client, step, selection_bytes;
+    uint32_t layer, rows;
+    node_buffer row;       /* [rows] kr_msg_row */
+    node_buffer selection; /* counts [tokens * lists], units [tokens * lists][stride] */
+} node_pending;
+
 typedef struct {
     kr_node *node;
     uint32_t number;
@@ -64,6 +77,7 @@ typedef struct {
     node_buffer scratch;  /* [threads][scratch_bytes] */
     size_t scratch_bytes;
     node_buffer rows, jobs, starts, workspace, output, counts, indices;
+    node_pending pending[NODE_MICRO_BATCHES];
     uint64_t workspace_bytes; /* capacity of a wave */
     uint64_t stamp;           /* of the message being handled, to find a session's second row */
     _Atomic uint64_t busy_ns, stage_ns[KR_STAGES];
@@ -109,11 +123,22 @@ struct node_connection {
     bool broken;        /* a reply could not be sent */
 };
 
-/* ---- rows.c: ATTEND ---- */
+/* ---- rows.c: INDEX and ATTEND ---- */
 
-/* Checks, stores, runs and answers one ATTEND on its device; device->work held. */
+/* Checks, stores, runs and answers one INDEX or ATTEND on its device; device->work held. */
 kr_status node_attend(kr_node *node, node_device *device, node_connection *connection,
                       const kr_message *message, kr_err *err);
+
+/* ---- pending.c ---- */
+
+/* Keeps the selection of an INDEX message; its micro-batch is below NODE_MICRO_BATCHES. */
+kr_status node_pending_keep(node_device *device, const kr_message *index, uint64_t client,
+                            const kr_msg_row *row, uint32_t rows, uint64_t selection_bytes,
+                            const uint32_t *selection, kr_err *err);
+/* Copies it out for an ATTEND of the same client, step and rows. KR_E_ARG when there is none. */
+kr_status node_pending_use(const node_device *device, const kr_message *attend, uint64_t client,
+                           uint32_t owner, const kr_msg_row *row, uint32_t rows, uint64_t selection_bytes,
+                           uint32_t *selection, kr_err *err);
 
 /* ---- stages.c ---- */
 
@@ -127,7 +152,7 @@ kr_scratch node_scratch(const node_device *device, uint32_t worker);
 
 /* ---- control.c ---- */
 
-/* Handles any message but ATTEND; replies by itself on success. */
+/* Handles any message but INDEX and ATTEND; replies by itself on success. */
 kr_status node_control(kr_node *node, node_connection *connection, const kr_message *message, kr_err *err);
 void node_unconfigure(kr_node *node);
 void node_close_sessions(kr_node *node, uint64_t client);

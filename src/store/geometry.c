@@ -18,9 +18,11 @@ static kr_status check_groups(const kr_geometry *g, kr_err *err)
         if (g->shape[l].window != g->window[group])
             return kr_fail(err, KR_E_SHAPE, "layer %u has window %u, its group %u has %u", l,
                            g->shape[l].window, group, g->window[group]);
-        if (!g->plan[l].owns_index && g->plan[l].index_owner >= l)
-            return kr_fail(err, KR_E_SHAPE, "layer %u uses the index of layer %u, which is not earlier", l,
-                           g->plan[l].index_owner);
+        if (!g->plan[l].owns_index &&
+            (g->plan[l].index_owner >= l || !g->plan[g->plan[l].index_owner].owns_index))
+            return kr_fail(err, KR_E_SHAPE,
+                           "layer %u uses the index of layer %u, which is not an earlier one with an index",
+                           l, g->plan[l].index_owner);
     }
     return KR_OK;
 }

@@ -125,7 +125,8 @@ static void headers_are_checked(void **state)
     assert_int_equal(send_raw((kr_msg_header){.rows = 1, .flags = KR_MSG_WITH_INDICES}, p, bytes),
                      KR_E_ARG); /* dense */
     assert_int_equal(harness_do(&h, (kr_msg_header){.kind = KR_MSG_OUTPUT}, NULL, 0), KR_E_ARG);
-    assert_int_equal(harness_do(&h, (kr_msg_header){.kind = KR_MSG_INDEX}, NULL, 0), KR_E_UNSUPPORTED);
+    assert_int_equal(harness_do(&h, (kr_msg_header){.kind = KR_MSG_INDEX}, NULL, 0),
+                     KR_E_UNSUPPORTED); /* dense */
     assert_int_equal(harness_do(&h, (kr_msg_header){.kind = KR_MSG_STATS}, &(kr_piece){"x", 1}, 1),
                      KR_E_FORMAT);
     assert_int_equal(harness_do(&h, (kr_msg_header){.kind = KR_MSG_SAVE}, NULL, 0), KR_E_FORMAT);

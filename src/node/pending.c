@@ -1,0 +1,48 @@
+/* Selections on their way from an INDEX message to the ATTENDs that use them: the layer's own, and
+ * those of the layers that share its index. One per device and micro-batch; a new one replaces it. */
+#include <string.h>
+
+#include "node/state.h"
+
+kr_status node_pending_keep(node_device *device, const kr_message *index, uint64_t client,
+                            const kr_msg_row *row, uint32_t rows, uint64_t selection_bytes,
+                            const uint32_t *selection, kr_err *err)
+{
+    node_pending *p = &device->pending[index->header.micro_batch];
+    kr_status status;
+
+    p->valid = false;
+    status = node_buffer_need(&p->row, rows * sizeof *row, err);
+    if (status == KR_OK)
+        status = node_buffer_need(&p->selection, selection_bytes, err);
+    if (status != KR_OK)
+        return status;
+    if (rows != 0) {
+        memcpy(p->row.data, row, rows * sizeof *row);
+        memcpy(p->selection.data, selection, selection_bytes);
+    }
+    p->client = client;
+    p->step = index->header.step;
+    p->layer = index->header.layer;
+    p->rows = rows;
+    p->selection_bytes = selection_bytes;
+    p->valid = true;
+    return KR_OK;
+}
+
+kr_status node_pending_use(const node_device *device, const kr_message *attend, uint64_t client,
+                           uint32_t owner, const kr_msg_row *row, uint32_t rows, uint64_t selection_bytes,
+                           uint32_t *selection, kr_err *err)
+{
+    const node_pending *p = &device->pending[attend->header.micro_batch];
+
+    if (!p->valid || p->client != client || p->step != attend->header.step || p->layer != owner ||
+        p->rows != rows || p->selection_bytes != selection_bytes ||
+        (rows != 0 && memcmp(p->row.data, row, rows * sizeof *row) != 0))
+        return kr_fail(err, KR_E_ARG,
+                       "ATTEND of layer %u without an INDEX of the same rows in layer %u before it",
+                       attend->header.layer, owner);
+    if (rows != 0)
+        memcpy(selection, p->selection.data, selection_bytes);
+    return KR_OK;
+}
