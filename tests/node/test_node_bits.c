@@ -1,6 +1,7 @@
 /* The same session gives the same output bits whatever its surroundings: threads, batch, chunk size,
  * devices, spill, a node on its own thread; and selections that travel out and back, or queries over
  * stored tokens, give what a plain step gives. */
+#include "method/trained.h"
 #include "node_harness.h"
 
 enum { PROMPT = 1500, DECODE = 4, COMPANY = 3 };
@@ -148,6 +149,48 @@ static void quest_is_invariant(void **state)
     compare("quest", KR_F16);
 }
 
+/* Every method of the table that needs no index query from the compute side: the same bits with other
+ * chunks, threads, company and several tokens a row. */
+static void every_method_is_invariant(void **state)
+{
+    static float want[DECODE * 2 * 6 * 32], got[DECODE * 2 * 6 * 32];
+    uint32_t tested = 0;
+
+    (void)state;
+    for (const kr_method *const *m = kr_methods; *m != NULL; m++) {
+        harness_shape s = shape_of((*m)->name, KR_BF16);
+        kr_status status;
+        harness h;
+
+        if (*m == &kr_method_seer) {
+            printf("SKIP seer: its queries come from gate weights on the compute side\n");
+            continue;
+        }
+        s.budget = 256;
+        s.devices = 1;
+        harness_start(&h, &s);
+        status = harness_configure(&h);
+        harness_stop(&h);
+        if (status != KR_OK) {
+            printf("SKIP %s: %s\n", (*m)->name, h.error.text);
+            continue;
+        }
+        run(&s, &(way){.chunk = PROMPT}, want);
+        for (size_t i = 0; i < sizeof want / sizeof want[0]; i++)
+            assert_true(isfinite(want[i]));
+        const way ways[] = {{.chunk = 100, .company = COMPANY}, {.chunk = 333, .many_tokens = true}};
+        for (uint32_t w = 0; w < 2; w++) {
+            s.threads = 2;
+            run(&s, &ways[w], got);
+            if (memcmp(want, got, sizeof want) != 0)
+                fail_msg("%s differs in way %u", (*m)->name, w);
+        }
+        printf("tested %s\n", (*m)->name);
+        tested++;
+    }
+    assert_true(tested >= 10);
+}
+
 /* Two sessions, each at home on one device with pages on the other, decoded at the same time: each
  * device asks the other for help while it is asked itself. */
 static void devices_help_each_other(void **state)
@@ -218,6 +261,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dense_is_invariant),
         cmocka_unit_test(quest_is_invariant),
+        cmocka_unit_test(every_method_is_invariant),
         cmocka_unit_test(devices_help_each_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
