@@ -34,8 +34,8 @@ int main(int argc, char **argv)
     const size_t bytes = fread(text, 1, INPUT_MAX, stdin);
     for (size_t at = 0; at < bytes;) {
         const size_t n = strnlen(text + at, bytes - at);
-        const int count = llama_tokenize(llama_model_get_vocab(model), text + at, (int)n, ids, INPUT_MAX, false,
-                                         atoi(argv[2]) != 0);
+        const int count = llama_tokenize(llama_model_get_vocab(model), text + at, (int)n, ids, INPUT_MAX,
+                                         false, atoi(argv[2]) != 0);
         for (int i = 0; i < count; i++)
             printf("%d ", ids[i]);
         putchar('\n');

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Writes the starting inputs of the model-file fuzz targets, each a few KB and sound.
 
-    python3 tools/make_fuzz_corpus.py tests/fuzz/corpus
+python3 tools/make_fuzz_corpus.py tests/fuzz/corpus
 """
+
 import json
 import os
 import struct
@@ -16,8 +17,12 @@ def text(s):
 
 
 def value(kind, v):
-    return {U32: lambda: struct.pack("<I", v), F32: lambda: struct.pack("<f", v),
-            BOOL: lambda: struct.pack("<B", v), STRING: lambda: text(v)}[kind]()
+    return {
+        U32: lambda: struct.pack("<I", v),
+        F32: lambda: struct.pack("<f", v),
+        BOOL: lambda: struct.pack("<B", v),
+        STRING: lambda: text(v),
+    }[kind]()
 
 
 def key(name, kind, v):
@@ -45,8 +50,13 @@ def gguf(arch, keys, tensors, version=3):
 def model(arch, tokens, extra):
     """One layer, hidden 32, one head; matrices in Q4_0 (18 bytes per 32 weights), norms in F32."""
     keys = [key("general.architecture", STRING, arch)]
-    for name, v in [("block_count", 1), ("context_length", 64), ("embedding_length", 32),
-                    ("feed_forward_length", 32), ("attention.head_count", 1)]:
+    for name, v in [
+        ("block_count", 1),
+        ("context_length", 64),
+        ("embedding_length", 32),
+        ("feed_forward_length", 32),
+        ("attention.head_count", 1),
+    ]:
         keys.append(key(arch + "." + name, U32, v))
     keys.append(key(arch + ".attention.layer_norm_rms_epsilon", F32, 1e-6))
     keys.append(array("tokenizer.ggml.tokens", STRING, tokens))
@@ -59,26 +69,35 @@ def model(arch, tokens, extra):
     if arch in ("gemma3", "qwen3"):
         names += ["attn_q_norm", "attn_k_norm"]
     tensors += [norm("blk.0.%s.weight" % n) for n in names]
-    tensors += [matrix("blk.0.%s.weight" % n) for n in
-                ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")]
+    tensors += [
+        matrix("blk.0.%s.weight" % n)
+        for n in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+    ]
     return gguf(arch, keys + extra, tensors)
 
 
 def byte_level(pre):
     tokens = ["<|im_start|>", "<|im_end|>", "a", "b", "ab", "Ġ", "Ċ", "Ġa", "1", "Ã", "¶", "Ã¶"]
-    return tokens, [key("tokenizer.ggml.model", STRING, "gpt2"), key("tokenizer.ggml.pre", STRING, pre),
-                    array("tokenizer.ggml.token_type", "i32", [3, 3] + [1] * 10),
-                    array("tokenizer.ggml.merges", STRING, ["a b", "Ġ a", "Ã ¶"]),
-                    key("tokenizer.ggml.eos_token_id", U32, 1),
-                    key("tokenizer.chat_template", STRING, "<|im_start|>system\nBe kind.<|im_end|>")]
+    return tokens, [
+        key("tokenizer.ggml.model", STRING, "gpt2"),
+        key("tokenizer.ggml.pre", STRING, pre),
+        array("tokenizer.ggml.token_type", "i32", [3, 3] + [1] * 10),
+        array("tokenizer.ggml.merges", STRING, ["a b", "Ġ a", "Ã ¶"]),
+        key("tokenizer.ggml.eos_token_id", U32, 1),
+        key("tokenizer.chat_template", STRING, "<|im_start|>system\nBe kind.<|im_end|>"),
+    ]
 
 
 def sentencepiece():
     tokens = ["<unk>", "<bos>", "<eos>", "<0x41>", "<0x0A>", "▁", "a", "b", "ab", "▁ab", "\n\n", "ö"]
-    return tokens, [key("tokenizer.ggml.model", STRING, "llama"), key("tokenizer.ggml.add_space_prefix", BOOL, 0),
-                    array("tokenizer.ggml.token_type", "i32", [2, 3, 3, 6, 6, 1, 1, 1, 1, 1, 4, 1]),
-                    array("tokenizer.ggml.scores", F32, [0, 0, 0, 0, 0, -1, -2, -3, -0.5, -0.25, 0, -4]),
-                    key("tokenizer.ggml.bos_token_id", U32, 1), key("tokenizer.ggml.unknown_token_id", U32, 0)]
+    return tokens, [
+        key("tokenizer.ggml.model", STRING, "llama"),
+        key("tokenizer.ggml.add_space_prefix", BOOL, 0),
+        array("tokenizer.ggml.token_type", "i32", [2, 3, 3, 6, 6, 1, 1, 1, 1, 1, 4, 1]),
+        array("tokenizer.ggml.scores", F32, [0, 0, 0, 0, 0, -1, -2, -3, -0.5, -0.25, 0, -4]),
+        key("tokenizer.ggml.bos_token_id", U32, 1),
+        key("tokenizer.ggml.unknown_token_id", U32, 0),
+    ]
 
 
 def safetensors(tensors):
@@ -93,22 +112,45 @@ def safetensors(tensors):
 
 def tokenizer_json(kind):
     if kind == "metaspace":
-        vocab = ["<unk>", "<bos>"] + ["<0x%02X>" % b for b in (0x41, 0x0a, 0xc3)] + ["▁", "a", "b", "ab", "▁ab"]
-        return dict(added_tokens=[dict(id=1, content="<bos>", special=True), dict(id=10, content="\n\n")],
-                    normalizer=dict(type="Sequence", normalizers=[
-                        dict(type="Prepend", prepend="▁"), dict(type="Replace", pattern={"String": " "}, content="▁")]),
-                    pre_tokenizer=None,
-                    post_processor=dict(type="TemplateProcessing", single=[dict(SpecialToken=dict(id="<bos>"))]),
-                    model=dict(type="BPE", unk_token="<unk>", byte_fallback=True, fuse_unk=True,
-                               vocab={p: i for i, p in enumerate(vocab)}, merges=["a b", "▁ ab"]))
+        vocab = (
+            ["<unk>", "<bos>"] + ["<0x%02X>" % b for b in (0x41, 0x0A, 0xC3)] + ["▁", "a", "b", "ab", "▁ab"]
+        )
+        return dict(
+            added_tokens=[dict(id=1, content="<bos>", special=True), dict(id=10, content="\n\n")],
+            normalizer=dict(
+                type="Sequence",
+                normalizers=[
+                    dict(type="Prepend", prepend="▁"),
+                    dict(type="Replace", pattern={"String": " "}, content="▁"),
+                ],
+            ),
+            pre_tokenizer=None,
+            post_processor=dict(type="TemplateProcessing", single=[dict(SpecialToken=dict(id="<bos>"))]),
+            model=dict(
+                type="BPE",
+                unk_token="<unk>",
+                byte_fallback=True,
+                fuse_unk=True,
+                vocab={p: i for i, p in enumerate(vocab)},
+                merges=["a b", "▁ ab"],
+            ),
+        )
     vocab = ["<|im_start|>", "<|im_end|>", "a", "b", "ab", "Ġ", "Ġa", "1", "Ã", "¶", "Ã¶"]
     digits = dict(type="Digits", individual_digits=True)
-    return dict(added_tokens=[dict(id=i, content=vocab[i], special=True) for i in (0, 1)],
-                normalizer=dict(type="NFC"),
-                pre_tokenizer=dict(type="Sequence", pretokenizers=[
-                    digits, dict(type="ByteLevel", add_prefix_space=False, use_regex=True)]),
-                model=dict(type="BPE", ignore_merges=kind == "whole", vocab={p: i for i, p in enumerate(vocab)},
-                           merges=[["a", "b"], ["Ġ", "a"], ["Ã", "¶"]]))
+    return dict(
+        added_tokens=[dict(id=i, content=vocab[i], special=True) for i in (0, 1)],
+        normalizer=dict(type="NFC"),
+        pre_tokenizer=dict(
+            type="Sequence",
+            pretokenizers=[digits, dict(type="ByteLevel", add_prefix_space=False, use_regex=True)],
+        ),
+        model=dict(
+            type="BPE",
+            ignore_merges=kind == "whole",
+            vocab={p: i for i, p in enumerate(vocab)},
+            merges=[["a", "b"], ["Ġ", "a"], ["Ã", "¶"]],
+        ),
+    )
 
 
 def write(folder, name, data):

@@ -4,6 +4,7 @@ combining classes, from the Unicode data of the Python that runs this (3.11: Uni
 
     python3 tools/make_nfc_table.py > src/files/nfc_table.c
 """
+
 import unicodedata as u
 
 HANGUL = range(0xAC00, 0xD7A4)  # composed by arithmetic in nfc.c
@@ -44,4 +45,5 @@ print("};\n\nconst kr_nfc_class kr_nfc_classes[KR_NFC_CLASSES] = {")
 rows("{0x%x, 0x%x, %d}" % tuple(c) for c in classes)
 print("};")
 import sys
+
 print("pairs %d compose %d classes %d" % (len(pairs), len(compose), len(classes)), file=sys.stderr)

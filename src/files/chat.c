@@ -301,7 +301,8 @@ kr_status kr_chat_encode(const kr_tokenizer *tokenizer, kr_chat_family family,
     if (checked != KR_OK) /* nothing below may walk text that is not UTF-8 */
         return checked;
 
-    writer w = {.tokenizer = tokenizer, .ids = ids, .capacity = capacity, .count = *written, .err = err};
+    writer w = {.tokenizer = tokenizer, .capacity = capacity, .count = *written, .err = err};
+    w.ids = ids;
     switch (family) {
     case KR_CHAT_CHATML:
         chatml(&w, messages, count, first, open_reply);

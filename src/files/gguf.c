@@ -236,13 +236,14 @@ static kr_status take_tensor(cursor *c, uint32_t alignment, kr_bytes *name, kr_t
 static kr_status check_overlap(const kr_gguf *g, const kr_tensor_table *table, uint32_t first, kr_err *err)
 {
     const uint32_t count = table->count - first;
-    const kr_tensor_entry **order = NULL;
+    uint32_t *order = NULL;
     kr_status status = kr_tensor_table_by_place(table, first, &order, g->path, err);
 
-    for (uint32_t i = 1; i < count && status == KR_OK; i++)
-        if (order[i - 1]->data + order[i - 1]->bytes > order[i]->data)
-            status = kr_fail(err, KR_E_FORMAT, "%s: tensors %s and %s overlap", g->path, order[i - 1]->name,
-                             order[i]->name);
+    for (uint32_t i = 1; i < count && status == KR_OK; i++) {
+        const kr_tensor_entry *e = &table->entries[order[i - 1]], *next = &table->entries[order[i]];
+        if (e->data + e->bytes > next->data)
+            status = kr_fail(err, KR_E_FORMAT, "%s: tensors %s and %s overlap", g->path, e->name, next->name);
+    }
     kr_free(order);
     return status;
 }

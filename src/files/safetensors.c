@@ -117,15 +117,16 @@ static kr_status read_tensor(const section *s, const char *name, const json_t *t
 static kr_status check_cover(const section *s, const kr_tensor_table *table, uint32_t first, kr_err *err)
 {
     const uint32_t count = table->count - first;
-    const kr_tensor_entry **order = NULL;
     const uint8_t *at = s->data;
+    uint32_t *order = NULL;
     kr_status status = kr_tensor_table_by_place(table, first, &order, s->path, err);
 
     for (uint32_t i = 0; i < count && status == KR_OK; i++) {
-        if (order[i]->data != at)
-            status = kr_fail(err, KR_E_FORMAT, "%s: tensor %s %s", s->path, order[i]->name,
-                             order[i]->data < at ? "overlaps the one before it" : "leaves a hole before it");
-        at = order[i]->data + order[i]->bytes;
+        const kr_tensor_entry *e = &table->entries[order[i]];
+        if (e->data != at)
+            status = kr_fail(err, KR_E_FORMAT, "%s: tensor %s %s", s->path, e->name,
+                             e->data < at ? "overlaps the one before it" : "leaves a hole before it");
+        at = e->data + e->bytes;
     }
     if (status == KR_OK && at != s->data + s->bytes)
         status = kr_fail(err, KR_E_FORMAT, "%s: %llu bytes after the last tensor", s->path,

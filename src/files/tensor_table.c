@@ -56,23 +56,24 @@ kr_status kr_tensor_table_seal(kr_tensor_table *table, const char *path, kr_err 
     return status;
 }
 
-static int by_place(const void *a, const void *b)
+static int by_place(const void *a, const void *b, void *context)
 {
-    const kr_tensor_entry *const *x = a, *const *y = b;
-    return ((*x)->data > (*y)->data) - ((*x)->data < (*y)->data);
+    const kr_tensor_entry *entries = context;
+    const uint8_t *x = entries[*(const uint32_t *)a].data, *y = entries[*(const uint32_t *)b].data;
+    return (x > y) - (x < y);
 }
 
-kr_status kr_tensor_table_by_place(const kr_tensor_table *table, uint32_t first,
-                                   const kr_tensor_entry ***order, const char *path, kr_err *err)
+kr_status kr_tensor_table_by_place(const kr_tensor_table *table, uint32_t first, uint32_t **order,
+                                   const char *path, kr_err *err)
 {
     const uint32_t count = table->count - first;
-    const kr_tensor_entry **sorted = kr_alloc((count + 1) * sizeof *sorted);
+    uint32_t *sorted = kr_alloc(((size_t)count + 1) * sizeof *sorted);
 
     if (!sorted)
         return kr_fail(err, KR_E_MEMORY, "%s: no memory to order %u tensors", path, count);
     for (uint32_t i = 0; i < count; i++)
-        sorted[i] = &table->entries[first + i];
-    qsort(sorted, count, sizeof *sorted, by_place);
+        sorted[i] = first + i;
+    qsort_r(sorted, count, sizeof *sorted, by_place, table->entries);
     *order = sorted;
     return KR_OK;
 }

@@ -37,10 +37,10 @@ kr_status kr_tensor_table_add(kr_tensor_table *table, kr_bytes name, const kr_te
                               const char *path, kr_err *err);
 /* Indexes the names; KR_E_FORMAT when one occurs twice. path is for the message. */
 kr_status kr_tensor_table_seal(kr_tensor_table *table, const char *path, kr_err *err);
-/* The entries from `first` on, in the order of their data: a new array [count - first] for kr_free.
- * KR_E_MEMORY. */
-kr_status kr_tensor_table_by_place(const kr_tensor_table *table, uint32_t first,
-                                   const kr_tensor_entry ***order, const char *path, kr_err *err);
+/* Indices of the entries from `first` on, in the order of their data: a new array [count - first]
+ * for kr_free. KR_E_MEMORY. */
+kr_status kr_tensor_table_by_place(const kr_tensor_table *table, uint32_t first, uint32_t **order,
+                                   const char *path, kr_err *err);
 /* NULL when absent. */
 const kr_tensor_entry *kr_tensor_table_find(const kr_tensor_table *table, const char *name);
 /* rows and columns as kr_tensor has them: columns is the innermost extent. */

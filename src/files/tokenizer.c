@@ -245,8 +245,8 @@ static kr_status metaspace(const kr_tokenizer *t, const char *text, size_t bytes
     for (size_t i = prefix ? 0 : 1; i <= bytes; i++) {
         const char c = i == 0 ? ' ' : text[i - 1];
         if (c == ' ') {
-            memcpy(copy + at, KR_METASPACE, 3);
-            at += 3;
+            memcpy(copy + at, KR_METASPACE, sizeof KR_METASPACE - 1);
+            at += sizeof KR_METASPACE - 1;
         } else {
             copy[at++] = c;
         }
@@ -341,10 +341,11 @@ static kr_status encode(encoder *e, const char *text, size_t bytes, uint32_t fla
 kr_status kr_tokenize(const kr_tokenizer *tokenizer, const char *text, size_t bytes, uint32_t flags,
                       uint32_t *ids, size_t capacity, size_t *count, kr_err *err)
 {
-    encoder e = {.tokenizer = tokenizer, .sink = {ids, capacity, *count}};
+    encoder e = {.tokenizer = tokenizer, .sink.capacity = capacity, .sink.count = *count};
     kr_status status;
 
     KR_CHECK(*count <= capacity);
+    e.sink.ids = ids;
     if (bytes > KR_TEXT_BYTES_MAX)
         return kr_fail(err, KR_E_LIMIT, "a text of %zu bytes; at most %d can be tokenized", bytes,
                        KR_TEXT_BYTES_MAX);
