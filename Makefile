@@ -109,6 +109,11 @@ $(B)/tests/%: $(B)/tests/%.o $(B)/libkarat.a
 	$(SAY) LINK $@
 	$(LINK) -lcmocka
 
+# Programs of bench/, one file each: make build/bench/bench_forward
+$(B)/bench/%: $(B)/bench/%.o $(B)/libkarat.a
+	$(SAY) LINK $@
+	$(LINK)
+
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
 
 # ---- testing

@@ -2,7 +2,7 @@
  * ops alone (no attention, no node), the bytes of weights they read, and the bandwidth at which a
  * plain sum reads a buffer of that size with the same threads, in the same run.
  *
- *   bench_forward MODEL [THREADS [f32]] */
+ *   make build/bench/bench_forward && build/bench/bench_forward MODEL [THREADS [f32]] */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,38 +15,42 @@ enum { ROWS_MAX = 512, REPEATS = 7 };
 
 static double seconds(void) { return (double)kr_now_ns(&kr_clock_system) * 1e-9; }
 
+typedef uint64_t line __attribute__((vector_size(64)));
+
 typedef struct {
-    const uint64_t *words;
-    uint64_t count, sum[KR_TEAM_THREADS_MAX * 8];
+    const line *lines;
+    uint64_t count; /* lines */
     uint32_t parts;
+    line sum[KR_TEAM_THREADS_MAX];
 } read_job;
 
 static void read_part(void *context, uint32_t part, uint32_t worker)
 {
     read_job *job = context;
-    const uint64_t from = job->count / job->parts * part, to = from + job->count / job->parts;
-    uint64_t s[8] = {0};
+    const uint64_t each = job->count / job->parts, from = each * part;
+    line a = {0}, b = {0};
 
-    for (uint64_t i = from; i + 8 <= to; i += 8)
-        for (int k = 0; k < 8; k++)
-            s[k] += job->words[i + (uint64_t)k];
-    for (int k = 0; k < 8; k++)
-        job->sum[worker * 8] += s[k];
+    for (uint64_t i = from; i + 2 <= from + each; i += 2) {
+        a += job->lines[i];
+        b += job->lines[i + 1];
+    }
+    job->sum[worker] += a + b;
 }
 
 /* Bytes a second of reading a buffer once through, best of some. */
 static double read_bandwidth(kr_team *team, uint64_t bytes)
 {
+    static read_job job;
     kr_arena arena;
     kr_err err;
     double best = 0.0;
 
     if (kr_arena_init(&arena, bytes, &err) != KR_OK)
         return 0.0;
-    uint64_t *words = kr_arena_take(&arena, bytes);
-    memset(words, 1, bytes);
-    read_job job = {.words = words, .count = bytes / 8, .parts = 4 * kr_team_threads(team)};
-    for (int i = 0; i < REPEATS; i++) {
+    void *buffer = kr_arena_take(&arena, bytes);
+    memset(buffer, 1, bytes);
+    job = (read_job){.lines = buffer, .count = bytes / sizeof(line), .parts = 4 * kr_team_threads(team)};
+    for (int i = 0; i < 4 * REPEATS; i++) {
         const double from = seconds();
         kr_team_run(team, read_part, &job, job.parts);
         const double rate = (double)bytes / (seconds() - from);
