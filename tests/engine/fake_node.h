@@ -24,9 +24,9 @@ typedef struct {
     bool open[FAKE_SESSIONS];
     float *key[FAKE_SESSIONS], *value[FAKE_SESSIONS]; /* [layers][FAKE_TOKENS][kv_heads][dim] */
     uint64_t tokens[FAKE_SESSIONS][KR_MSG_LAYERS_MAX];
-    uint64_t attends;     /* ATTEND messages so far */
-    uint64_t fault_after; /* the fault shows from this ATTEND on */
-    fake_fault fault;
+    _Atomic uint64_t attends;     /* ATTEND messages so far */
+    _Atomic uint64_t fault_after; /* the fault shows from this ATTEND on */
+    _Atomic fake_fault fault;
     _Atomic uint32_t closes, ends;
     float *output;
     pthread_t thread;
