@@ -174,7 +174,8 @@ static kr_status open_sessions(kr_run *run, kr_err *err)
     const kr_run_options *o = run->options;
     const kr_sampling sampling = sampling_of(o);
     if (o->restore != NULL) {
-        kr_status status = kr_session_restore(run->engine, o->restore, 0, &sampling, &run->session[0], err);
+        kr_status status = kr_session_restore(run->engine, o->restore, run->config.context_max, &sampling,
+                                              &run->session[0], err);
         if (status != KR_OK || run->prompts.count == 0)
             return status;
         return kr_session_append(run->session[0], run->prompts.prompt[0].token, run->prompts.prompt[0].count,

@@ -121,10 +121,11 @@ uint64_t kr_session_kv_tokens(const kr_session *session);
 uint64_t kr_session_reused_tokens(const kr_session *session); /* found on a node at open */
 uint64_t kr_session_limit(const kr_session *session);         /* tokens it may hold at most */
 uint32_t kr_session_number(const kr_session *session);
-/* Writes KV, records and token log under name in the node's save folder, and back. */
+/* Writes KV, records and token log under name in the node's save folder, and back: a session that may
+ * hold limit tokens in all. */
 kr_status kr_session_save(kr_session *session, const char *name, kr_err *err);
-kr_status kr_session_restore(kr_engine *engine, const char *name, uint64_t growth,
-                             const kr_sampling *sampling, kr_session **session, kr_err *err);
+kr_status kr_session_restore(kr_engine *engine, const char *name, uint64_t limit, const kr_sampling *sampling,
+                             kr_session **session, kr_err *err);
 
 /* ---- steps ---- */
 

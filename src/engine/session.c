@@ -296,9 +296,8 @@ kr_status kr_session_save(kr_session *session, const char *name, kr_err *err)
 }
 
 /* A session of what a node restored; tokens of the log beyond the KV are pending again. */
-static kr_status adopt(kr_peer *peer, const kr_msg_opened *opened, const uint8_t *log,
-                       const kr_msg_file *file, kr_engine *engine, uint64_t growth, kr_session **out,
-                       kr_err *err)
+static kr_status adopt(kr_engine *engine, kr_peer *peer, const kr_msg_file *file, const kr_msg_opened *opened,
+                       const uint8_t *log, kr_session **out, kr_err *err)
 {
     const uint64_t tokens = opened->client_bytes / sizeof(uint32_t);
     kr_session *session;
@@ -306,11 +305,11 @@ static kr_status adopt(kr_peer *peer, const kr_msg_opened *opened, const uint8_t
     if (opened->client_bytes % sizeof(uint32_t) != 0 || tokens < opened->tokens || tokens == 0)
         status = kr_fail(err, KR_E_FORMAT, "%s holds KV of %llu tokens and a log of %u bytes", file->name,
                          (unsigned long long)opened->tokens, opened->client_bytes);
-    if (status == KR_OK &&
-        (tokens > engine->config.context_max || growth > engine->config.context_max - tokens))
-        status = too_long(engine, tokens, growth, err);
+    if (status == KR_OK && tokens > file->tokens_max)
+        status = kr_fail(err, KR_E_LIMIT, "%s holds %llu tokens; the session may have %u", file->name,
+                         (unsigned long long)tokens, file->tokens_max);
     if (status == KR_OK)
-        status = take_slot(engine, tokens + growth, &session, err);
+        status = take_slot(engine, file->tokens_max, &session, err);
     if (status != KR_OK)
         return status;
     memcpy(session->token, log, opened->client_bytes);
@@ -328,19 +327,19 @@ static kr_status adopt(kr_peer *peer, const kr_msg_opened *opened, const uint8_t
     return KR_OK;
 }
 
-static kr_status restore_on(kr_peer *peer, const kr_msg_file *file, kr_engine *engine, uint64_t growth,
-                            kr_session **out, kr_err *err)
+static kr_status restore_on(kr_engine *engine, kr_peer *peer, const kr_msg_file *file, kr_session **out,
+                            kr_err *err)
 {
     const kr_piece piece = {file, sizeof *file};
+    const uint8_t *blob;
     kr_message reply;
     kr_msg_opened opened;
     kr_status status = kr_peer_call(peer, KR_MSG_RESTORE, 0, &piece, 1, KR_MSG_RESTORE, &reply, err);
     if (status != KR_OK)
         return status;
-    const uint8_t *blob;
     status = read_opened(peer, &reply, engine->config.context_max, &opened, &blob, err);
     if (status == KR_OK) {
-        status = adopt(peer, &opened, blob, file, engine, growth, out, err);
+        status = adopt(engine, peer, file, &opened, blob, out, err);
         if (status != KR_OK)
             (void)tell(peer, KR_MSG_CLOSE, opened.device, opened.session, opened.tokens, NULL, 0, NULL);
     }
@@ -348,20 +347,24 @@ static kr_status restore_on(kr_peer *peer, const kr_msg_file *file, kr_engine *e
     return status;
 }
 
-kr_status kr_session_restore(kr_engine *engine, const char *name, uint64_t growth,
-                             const kr_sampling *sampling, kr_session **out, kr_err *err)
+kr_status kr_session_restore(kr_engine *engine, const char *name, uint64_t limit, const kr_sampling *sampling,
+                             kr_session **out, kr_err *err)
 {
-    kr_msg_file file = {0};
+    kr_msg_file file = {.tokens_max = (uint32_t)limit};
     kr_status status = kr_sampling_check(sampling, err);
     if (status == KR_OK && engine->gather != NULL)
         status = kr_fail(err, KR_E_UNSUPPORTED,
                          "restoring needs the KV on the memory node; placement is indices-only");
+    if (status == KR_OK && (limit == 0 || limit > engine->config.context_max))
+        status = kr_fail(err, KR_E_LIMIT,
+                         "a session of %llu tokens is not in 1..%llu, what the context holds",
+                         (unsigned long long)limit, (unsigned long long)engine->config.context_max);
     if (status == KR_OK)
         status = fill_file(&file, name, err);
     if (status != KR_OK)
         return status;
     for (uint32_t i = 0; i < engine->config.node_count; i++) {
-        status = restore_on(&engine->peer[i], &file, engine, growth, out, err);
+        status = restore_on(engine, &engine->peer[i], &file, out, err);
         if (status != KR_E_NOT_FOUND)
             break;
     }

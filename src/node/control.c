@@ -295,8 +295,8 @@ static kr_status on_file(kr_node *node, node_connection *connection, const kr_me
                                    err);
         return status == KR_OK ? node_reply(connection, m, KR_MSG_DONE, 0, NULL, 0, err) : status;
     }
-    status = kr_store_restore(&node->store, connection->client, node->save_folder, file.name, &policy, &s,
-                              &stored, &stored_bytes, err);
+    status = kr_store_restore(&node->store, connection->client, node->save_folder, file.name, file.tokens_max,
+                              &policy, &s, &stored, &stored_bytes, err);
     if (status != KR_OK)
         return status;
     status = answer_opened(node, connection, m, s, stored, stored_bytes, err);

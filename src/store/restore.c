@@ -226,8 +226,9 @@ static kr_status make_room(const kr_store *store, reader *r, const kr_save_heade
 }
 
 /* The file is open. */
-static kr_status restore(kr_store *store, reader *r, uint64_t client, const kr_store_policy *policy,
-                         kr_kv_session **session, uint8_t **blob, uint32_t *blob_bytes, kr_err *err)
+static kr_status restore(kr_store *store, reader *r, uint64_t client, uint64_t tokens_max,
+                         const kr_store_policy *policy, kr_kv_session **session, uint8_t **blob,
+                         uint32_t *blob_bytes, kr_err *err)
 {
     kr_save_header h;
     kr_kv_session *s = NULL;
@@ -243,7 +244,9 @@ static kr_status restore(kr_store *store, reader *r, uint64_t client, const kr_s
     data = kr_alloc(h.blob_bytes);
     if (data == NULL)
         return kr_fail(err, KR_E_MEMORY, "no memory for %u bytes of client data", h.blob_bytes);
-    const kr_open_request request = {.tokens_max = h.tokens_max, .seed = h.seed, .client = client};
+    const kr_open_request request = {.tokens_max = tokens_max > h.tokens_max ? tokens_max : h.tokens_max,
+                                     .seed = h.seed,
+                                     .client = client};
     status = kr_store_open(store, &request, policy, &s, err);
     if (status == KR_OK)
         status = read_session(store, r, &h, s, data, err);
@@ -260,8 +263,8 @@ static kr_status restore(kr_store *store, reader *r, uint64_t client, const kr_s
 }
 
 kr_status kr_store_restore(kr_store *store, uint64_t client, const char *folder, const char *name,
-                           const kr_store_policy *policy, kr_kv_session **session, uint8_t **blob,
-                           uint32_t *blob_bytes, kr_err *err)
+                           uint64_t tokens_max, const kr_store_policy *policy, kr_kv_session **session,
+                           uint8_t **blob, uint32_t *blob_bytes, kr_err *err)
 {
     char path[PATH_BYTES];
     reader r = {.name = name};
@@ -273,7 +276,7 @@ kr_status kr_store_restore(kr_store *store, uint64_t client, const char *folder,
     if (r.file < 0)
         return kr_fail(err, errno == ENOENT ? KR_E_NOT_FOUND : KR_E_IO, "restoring %s: %s", name,
                        strerror(errno));
-    status = restore(store, &r, client, policy, session, blob, blob_bytes, err);
+    status = restore(store, &r, client, tokens_max, policy, session, blob, blob_bytes, err);
     close(r.file);
     ZSTD_freeDCtx(r.zstd);
     kr_free(r.packed);

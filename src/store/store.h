@@ -143,10 +143,11 @@ void kr_kv_session_write(const kr_store *store, const kr_kv_session *session, ui
 /* Writes the session and the client's blob to folder/name, visible only when complete. KR_E_IO. */
 kr_status kr_store_save(kr_store *store, kr_kv_session *session, const char *folder, const char *name,
                         const uint8_t *blob, uint32_t blob_bytes, kr_err *err);
-/* All or nothing. *blob is kr_alloc'ed, the caller's. KR_E_NOT_FOUND, KR_E_FORMAT, KR_E_VERSION,
+/* The session may grow to tokens_max, or to what it was opened for when that is more.
+ * All or nothing. *blob is kr_alloc'ed, the caller's. KR_E_NOT_FOUND, KR_E_FORMAT, KR_E_VERSION,
  * KR_E_CHECKSUM, KR_E_SHAPE (of another model, method or KV type), and those of kr_store_open. */
 kr_status kr_store_restore(kr_store *store, uint64_t client, const char *folder, const char *name,
-                           const kr_store_policy *policy, kr_kv_session **session, uint8_t **blob,
+                           uint64_t tokens_max, const kr_store_policy *policy, kr_kv_session **session, uint8_t **blob,
                            uint32_t *blob_bytes, kr_err *err);
 
 #endif

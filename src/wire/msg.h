@@ -187,7 +187,7 @@ typedef struct {
 typedef struct {
     uint64_t session; /* 0 in RESTORE */
     uint32_t client_bytes;
-    uint32_t reserved;
+    uint32_t tokens_max; /* RESTORE: pages are promised for so many tokens, if the file says fewer */
     char name[KR_NAME_BYTES];
 } kr_msg_file;
 

@@ -340,8 +340,6 @@ kr_status kr_msg_file_read(const uint8_t *payload, uint64_t bytes, kr_msg_file *
     kr_msg_file file = {0};
     kr_status status = take(&r, &file, sizeof file, "SAVE or RESTORE", err);
 
-    if (status == KR_OK)
-        status = reserved_zero(file.reserved, "SAVE or RESTORE", err);
     if (status == KR_OK && file.session != 0)
         status = handle_check(file.session, "SAVE or RESTORE", err);
     if (status == KR_OK)

@@ -124,6 +124,16 @@ PY
 printf 'hello\nand now\n' | "$karat" run "$model" --chat -n 5 -c 400 2> "$work/log" > "$work/chat" || say "chat: $(cat "$work/log")"
 [ "$(wc -l < "$work/chat")" -ge 2 ] || say "chat: two replies expected"
 
+# ---- a saved session goes on where it stopped
+mkdir "$work/saves"
+half() { "$karat" run "$model" -n 6 --ignore-end --json --save-folder "$work/saves" "$@" | field 'r["sessions"][0]["tokens"]'; }
+one=$(half -p 'The memory node' --save turn)
+two=$(half --restore turn)
+[ "${one%]}, ${two#[}" = "$tokens" ] || say "restored: $one $two, not $tokens"
+[ "$("$karat" run "$model" -n 4 --ignore-end --json --save-folder "$work/saves" --restore turn -p ' and more' |
+    field 'r["sessions"][0]["reused_tokens"] > 0 and len(r["sessions"][0]["tokens"]) == 4')" = True ] || say "restore with a prompt"
+refuses 'restoring nothing' 1 "$model" --restore nothing --save-folder "$work/saves"
+
 # ---- a remote node gives the same, over both transports; and it serves one client after another
 start_node --devices 2
 for transport in shm tcp auto; do

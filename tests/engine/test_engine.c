@@ -3,6 +3,7 @@
 #include <jansson.h>
 
 #include "base/json.h"
+#include "sim/sim.h"
 #include "tests/engine/fake_node.h"
 #include "tests/engine/rig.h"
 
@@ -227,7 +228,7 @@ static void decode_steps_allocate_nothing(void **state)
 }
 
 /* With two micro-batches the compute rank starts its ops in the program's static order, and no op
- * before the replies it needs. */
+ * before the replies it needs; the record replays. */
 static void starts_follow_the_static_order(void **state)
 {
     (void)state;
@@ -272,6 +273,15 @@ static void starts_follow_the_static_order(void **state)
     }
     assert_int_equal(started, p->order_count[KR_ON_COMPUTE]);
     assert_int_equal(arrivals, 2 * kr_engine_model(r.engine)->layers);
+
+    /* The simulator, asked again with the same arrivals, comes to the same decisions. */
+    uint64_t decisions = 0;
+    item[0] = (kr_step_item){.session = item[0].session, .tokens = 1, .want = KR_WANT_NOTHING};
+    rig_ok(kr_engine_step(r.engine, item, 1, &err), &err);
+    kr_engine_record(r.engine, &header, &event, &events);
+    assert_int_equal(header.steps, 2);
+    rig_ok(kr_sim_replay(p, &header, event, events, &decisions, &err), &err);
+    assert_int_equal(decisions, 2 * p->order_count[KR_ON_COMPUTE]);
     end(&r);
 }
 
