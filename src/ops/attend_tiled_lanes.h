@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "ops/attend_tiled.h"
-#include "ops/fold16.h"
 #include "ops/lanes_exp.h"
 #include "ops/lanes_load.h"
 #include "ops/variants.h"
@@ -207,10 +206,8 @@ static void softmax_row(const kr_attend_tiled_args *a, uint32_t r, float *score)
             lanes_store(score + i + h * KR_LANES, p);
             sum[h] = lanes_add(sum[h], p);
         }
-    for (uint32_t h = 0; h < H; h++)
-        lanes_store(lane + h * KR_LANES, sum[h]);
     a->maximum[r] = m;
-    a->sum[r] = kr_fold16(lane);
+    a->sum[r] = lanes_sum16(sum);
 }
 
 /* Rows [row, row + rows) of at most one group. */

@@ -1,6 +1,5 @@
 /* Body of the vector variants of page_score: lane = dim mod 16. Included once per ISA after its
  * lanes header, with KR_PAGE_SCORE_NAME the function to define. */
-#include "ops/fold16.h"
 #include "ops/lanes_load.h"
 #include "ops/page_bounds.h"
 #include "ops/variants.h"
@@ -29,15 +28,19 @@ KR_INLINE void score_units(const kr_page_score_args *a, const kr_dtype type)
 
                 sum[h] = lanes_add(sum[h], lanes_max(high, low));
             }
-        for (uint32_t h = 0; h < H; h++)
-            lanes_store(lane + h * KR_LANES, sum[h]);
-        for (; c < a->dim; c++) {
-            const float high = lanes_load_one(type, bounds, c) * a->query[c];
-            const float low = lanes_load_one(type, bounds, a->dim + c) * a->query[c];
+        if (c < a->dim) {
+            for (uint32_t h = 0; h < H; h++)
+                lanes_store(lane + h * KR_LANES, sum[h]);
+            for (; c < a->dim; c++) {
+                const float high = lanes_load_one(type, bounds, c) * a->query[c];
+                const float low = lanes_load_one(type, bounds, a->dim + c) * a->query[c];
 
-            lane[c % TILE] += high > low ? high : low;
+                lane[c % TILE] += high > low ? high : low;
+            }
+            for (uint32_t h = 0; h < H; h++)
+                sum[h] = lanes_load(lane + h * KR_LANES);
         }
-        a->score[u] = kr_fold16(lane);
+        a->score[u] = lanes_sum16(sum);
     }
 }
 

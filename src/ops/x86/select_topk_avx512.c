@@ -80,17 +80,17 @@ static __mmask16 lowest_bits(__mmask16 mask, uint64_t most)
     return mask;
 }
 
-/* Writes the numbers of the scores above threshold and of the first `equal` ones at it; number i of
- * a score is name[i], or i when name is NULL. */
+/* Writes the numbers of the scores above threshold and of the first `equal` ones at it, `most` in all;
+ * number i of a score is name[i], or i when name is NULL. */
 static uint32_t emit(const float *score, const uint32_t *name, uint64_t n, float threshold, uint64_t equal,
-                     uint32_t *out)
+                     uint64_t most, uint32_t *out)
 {
     const __m512 t = _mm512_set1_ps(threshold);
     uint32_t written = 0;
 
-    for (uint64_t i = 0; i < n; i += 16) {
+    for (uint64_t i = 0; i < n && written < most; i += 16) {
         const __m512 x = load_scores(score, n, i);
-        const __mmask16 at = lowest_bits(_mm512_cmp_ps_mask(x, t, _CMP_EQ_OQ), equal);
+        const __mmask16 at = equal == 0 ? 0 : lowest_bits(_mm512_cmp_ps_mask(x, t, _CMP_EQ_OQ), equal);
         const __mmask16 taken = _mm512_cmp_ps_mask(x, t, _CMP_GT_OQ) | at;
         const uint32_t count_taken = (uint32_t)__builtin_popcount(taken);
         const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -116,7 +116,7 @@ static uint32_t select_directly(const kr_select_topk_args *a, const float *score
     const float threshold = bisect(score, n, a->k);
     const counts c = count(score, n, threshold);
 
-    return emit(score, name, n, threshold, a->k - c.above, a->position);
+    return emit(score, name, n, threshold, a->k - c.above, a->k, a->position);
 }
 
 /* Copies the scores above threshold and their positions, stopping when more than capacity - 16. */
@@ -144,6 +144,18 @@ static counts collect(const kr_select_topk_args *a, float threshold, float *valu
     return c;
 }
 
+/* One score of each of KR_SELECT_SAMPLE equal stretches, at a place that keeps no step with any
+ * pattern in the scores. */
+static void take_sample(const kr_select_topk_args *a, float *sample)
+{
+    for (uint64_t i = 0; i < KR_SELECT_SAMPLE; i++) {
+        const uint64_t first = i * a->n / KR_SELECT_SAMPLE, end = (i + 1) * a->n / KR_SELECT_SAMPLE;
+        const uint32_t spread = (uint32_t)i * 2654435761u; /* 2^32 / golden ratio */
+
+        sample[i] = a->score[first + ((uint64_t)spread * (end - first) >> 32)];
+    }
+}
+
 uint32_t kr_select_topk_avx512(const kr_select_topk_args *a)
 {
     const uint64_t capacity = kr_select_capacity(a->n, a->k);
@@ -155,15 +167,14 @@ uint32_t kr_select_topk_avx512(const kr_select_topk_args *a)
 
         *a->nan_count += all.nan;
         if (a->n - all.nan <= a->k) /* all that are not NaN: everything above -inf, everything at it */
-            return emit(a->score, NULL, a->n, -INFINITY, a->n, a->position);
+            return emit(a->score, NULL, a->n, -INFINITY, a->n, a->n, a->position);
         return select_directly(a, a->score, NULL, a->n);
     }
 
     /* Rank of the guess in the sample: k's share plus four standard deviations. */
     const double share = (double)a->k * KR_SELECT_SAMPLE / (double)a->n;
     const uint64_t rank = (uint64_t)(share + 4.0 * sqrt(share) + 8.0);
-    for (uint64_t i = 0; i < KR_SELECT_SAMPLE; i++)
-        sample[i] = a->score[i * a->n / KR_SELECT_SAMPLE];
+    take_sample(a, sample);
     if (count_from(sample, KR_SELECT_SAMPLE, -INFINITY) < rank)
         return kr_select_topk_scalar(a);
     const float guess = bisect(sample, KR_SELECT_SAMPLE, rank);
@@ -172,6 +183,6 @@ uint32_t kr_select_topk_avx512(const kr_select_topk_args *a)
         return kr_select_topk_scalar(a);
     *a->nan_count += c.nan;
     if (c.above < a->k)
-        return emit(a->score, NULL, a->n, guess, a->k - c.above, a->position);
+        return emit(a->score, NULL, a->n, guess, a->k - c.above, a->k, a->position);
     return select_directly(a, value, position, c.above);
 }
