@@ -25,7 +25,8 @@
 #include "wire/msg.h"
 #include "wire/ucx_process.h"
 
-enum { SEND_NAP_MS = 1, SEND_SPIN_NS = 300000, POLL_MS_MAX = 60000, SHM_MIB = 6 };
+/* Should a wake-up ever be lost, the receiver looks by itself after POLL_MS_MAX. */
+enum { SEND_NAP_MS = 1, SEND_SPIN_NS = 300000, POLL_MS_MAX = 100, SHM_MIB = 6 };
 
 /* A forced close is local work; this bounds it should UCX disagree. */
 #define CLOSE_NS ((uint64_t)100000000)

@@ -58,16 +58,14 @@ static bool frame_accept(kr_heart *heart)
     kr_status status = kr_msg_header_read(heart->incoming, &header, &err);
     if (status == KR_OK && header.payload_bytes == 0)
         status = kr_msg_verify(&header, NULL, &err);
-    if (status != KR_OK || header.payload_bytes != 0 || header.epoch != heart->config.epoch) {
-        lose(heart, "sent something that is no heartbeat on the control socket");
-    } else if (header.kind == KR_MSG_BYE) {
-        lose(heart, "closed the connection");
-    } else if (header.kind != KR_MSG_BEAT) {
-        lose(heart, "sent something that is no heartbeat on the control socket");
-    } else {
+    const bool ours = status == KR_OK && header.payload_bytes == 0 && header.epoch == heart->config.epoch;
+    if (ours && header.kind == KR_MSG_BEAT) {
         heart->heard_ns = kr_now_ns(heart->control.clock);
         return true;
     }
+    lose(heart, ours && header.kind == KR_MSG_BYE
+                    ? "closed the connection"
+                    : "sent something that is no heartbeat on the control socket");
     return false;
 }
 

@@ -27,13 +27,16 @@ static const char *set_name(uint32_t transports)
     return transports == KR_PATH_ALL ? "shm or tcp" : transports == KR_PATH_SHM ? "shm" : "tcp";
 }
 
-/* A number equal in two processes only if they can share memory as UCX does it: one kernel, one
- * PID and user namespace, one /dev/shm, one user. */
+/* A number equal in two processes only if they can share memory as UCX does it: one kernel, one user
+ * and user namespace, one PID namespace (segments are opened through /proc), one network namespace
+ * (a sleeping receiver is woken through an abstract socket), one /dev/shm. */
 static uint64_t host_id(void)
 {
+    static const char *const parts[] = {"/proc/self/ns/pid", "/proc/self/ns/user", "/proc/self/ns/net",
+                                        "/dev/shm"};
     struct {
         char boot[64];
-        uint64_t pid_space, user_space, shm, user;
+        uint64_t part[2 * sizeof parts / sizeof parts[0]], user;
     } id = {0};
     struct stat s;
 
@@ -42,12 +45,12 @@ static uint64_t host_id(void)
         (void)gethostname(id.boot, sizeof id.boot - 1);
     if (fd >= 0)
         close(fd);
-    if (stat("/proc/self/ns/pid", &s) == 0)
-        id.pid_space = s.st_ino;
-    if (stat("/proc/self/ns/user", &s) == 0)
-        id.user_space = s.st_ino;
-    if (stat("/dev/shm", &s) == 0)
-        id.shm = s.st_dev;
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        if (stat(parts[i], &s) == 0) {
+            id.part[2 * i] = s.st_dev;
+            id.part[2 * i + 1] = s.st_ino;
+        }
+    }
     id.user = geteuid();
     return kr_hash64(&id, sizeof id, 0);
 }

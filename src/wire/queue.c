@@ -232,7 +232,8 @@ kr_status kr_queue_pair(kr_link **client, kr_link **server, uint32_t depth, cons
 
     pair *both = kr_alloc(sizeof *both);
     queue_end *ends[2] = {kr_alloc(sizeof(queue_end)), kr_alloc(sizeof(queue_end))};
-    kr_wire_buffer **rings[2] = {kr_alloc(depth * sizeof **rings), kr_alloc(depth * sizeof **rings)};
+    kr_wire_buffer **rings[2] = {kr_alloc(depth * sizeof(kr_wire_buffer *)),
+                                 kr_alloc(depth * sizeof(kr_wire_buffer *))};
     if (both == NULL || ends[0] == NULL || ends[1] == NULL || rings[0] == NULL || rings[1] == NULL) {
         kr_free(both);
         for (int i = 0; i < 2; i++) {

@@ -44,6 +44,7 @@ struct kr_ucx_listener {
     kr_ucx_config config;
     int fd, done_fd;
     uint64_t clients; /* connections so far */
+    bool starved;     /* out of files or threads at the last try, and logged */
     attempt attempts[ATTEMPTS_MAX];
 };
 
@@ -248,9 +249,11 @@ kr_status kr_ucx_accept(kr_ucx_listener *listener, const kr_msg_welcome *welcome
         attempt *a = attempt_find(listener);
         kr_status status = a != NULL ? attempt_start(listener, a, welcome, err) : KR_E_DEADLINE;
         if (status == KR_E_FULL) { /* the client waits in the socket's queue; look again soon */
-            kr_log(KR_LOG_WARN, "%s", err != NULL ? err->text : "cannot take another client");
+            if (!listener->starved)
+                kr_log(KR_LOG_WARN, "no room for another client: out of files or threads");
             nanosleep(&(struct timespec){.tv_nsec = PAUSE_MS * 1000000}, NULL);
         }
+        listener->starved = status == KR_E_FULL;
         const uint64_t now = kr_now_ns(listener->config.clock);
         if (now >= deadline_ns)
             return kr_fail(err, KR_E_DEADLINE, "no client in time");
