@@ -224,7 +224,8 @@ static kr_status read_template(kr_model_file *file, const json_t *config, kr_err
     status = kr_map_open(path, &map, err);
     if (status != KR_OK)
         return status;
-    status = keep_template(file, (const char *)map.data, map.bytes, err);
+    if (map.bytes > 0)
+        status = keep_template(file, (const char *)map.data, map.bytes, err);
     kr_map_close(&map);
     return status;
 }

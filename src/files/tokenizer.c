@@ -175,6 +175,8 @@ kr_status kr_tokenizer_index(kr_tokenizer *tokenizer, const char *where, kr_err 
             continue;
         if (t->kind[id] == KR_TOKEN_USER && looks_like_markup(p))
             t->kind[id] = KR_TOKEN_CONTROL;
+        if (t->kind[id] == KR_TOKEN_BYTE && t->spelling == KR_SPELLING_BYTES)
+            t->kind[id] = KR_TOKEN_NORMAL; /* the alphabet spells single bytes like any others */
         if (p.bytes > t->piece_bytes_max)
             t->piece_bytes_max = p.bytes;
         const uint32_t other = kr_span_map_add(&t->by_piece, p, id);

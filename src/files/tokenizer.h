@@ -14,7 +14,7 @@ typedef struct kr_tokenizer kr_tokenizer;
 
 typedef enum {
     KR_TOKENIZE_SPECIAL = 1, /* recognise special tokens in the text (markup we wrote ourselves) */
-    KR_TOKENIZE_BOS = 2,     /* put the model's BOS first if the model wants one (never two) */
+    KR_TOKENIZE_BOS = 2,     /* into empty ids: the model's BOS first, if it wants one (never two) */
 } kr_tokenize_flag;
 
 /* Appends the ids of text[bytes] to ids[*count..capacity). KR_E_LIMIT when they do not fit,

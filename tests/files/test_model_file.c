@@ -91,6 +91,69 @@ static void gemma_layers(void **state)
     kr_model_file_close(file);
 }
 
+/* Writes the tiny Gemma as a multimodal checkpoint has it: another prefix before its tensors' names,
+ * its configuration inside text_config. */
+static void write_multimodal(const char *prefix)
+{
+    static uint8_t file[1 << 20];
+    char command[256], name[128];
+    uint64_t bytes;
+    const char *key;
+    json_t *value, *renamed = json_object();
+
+    snprintf(command, sizeof command, "rm -rf %s/mm && cp -r tests/fixtures/tiny/gemma3 %s/mm",
+             temporary_folder, temporary_folder);
+    assert_int_equal(system(command), 0);
+    FILE *f = fopen("tests/fixtures/tiny/gemma3/model.safetensors", "rb");
+    assert_non_null(f);
+    const size_t all = fread(file, 1, sizeof file, f);
+    fclose(f);
+    memcpy(&bytes, file, 8);
+    json_t *header = json_loadb((char *)file + 8, bytes, 0, NULL);
+    json_object_foreach(header, key, value)
+    {
+        snprintf(name, sizeof name, "%s%s", prefix, strncmp(key, "model.", 6) == 0 ? key + 6 : key);
+        json_object_set(renamed, key[0] == '_' ? key : name, value);
+    }
+    char *text = json_dumps(renamed, JSON_COMPACT);
+    const uint64_t padded = (strlen(text) + 7) / 8 * 8;
+    f = fopen(temporary_path("mm/model.safetensors"), "wb");
+    assert_non_null(f);
+    fwrite(&padded, 8, 1, f);
+    fprintf(f, "%-*s", (int)padded, text);
+    fwrite(file + 8 + bytes, 1, all - 8 - bytes, f);
+    fclose(f);
+    json_t *inner = json_load_file("tests/fixtures/tiny/gemma3/config.json", 0, NULL);
+    json_t *config = json_pack("{s:s, s:o}", "model_type", "gemma3", "text_config", inner);
+    assert_int_equal(json_dump_file(config, temporary_path("mm/config.json"), 0), 0);
+    json_decref(config);
+    json_decref(header);
+    json_decref(renamed);
+    free(text);
+}
+
+static void multimodal_folders(void **state)
+{
+    static const char *const prefixes[] = {"language_model.model.", "model.language_model."};
+    kr_model_file *plain = open_model("tests/fixtures/tiny/gemma3");
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        write_multimodal(prefixes[i]);
+        kr_model_file *file = open_model(temporary_path("mm"));
+        assert_int_equal(kr_model_file_model(file)->layer[1].window, 16);
+        for (unsigned role = 0; role < KR_ROLES; role++) {
+            kr_tensor a, b;
+            const kr_status status = kr_model_file_tensor(plain, (kr_role)role, 2, &a, NULL);
+            assert_int_equal(kr_model_file_tensor(file, (kr_role)role, 2, &b, NULL), status);
+            if (status == KR_OK)
+                assert_memory_equal(a.data, b.data, a.bytes);
+        }
+        kr_model_file_close(file);
+    }
+    kr_model_file_close(plain);
+}
+
 static void real_gemma(void **state)
 {
     const char *path = getenv("KARAT_TEST_GEMMA");
@@ -350,9 +413,9 @@ static void descriptions(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(families),     cmocka_unit_test(gemma_layers), cmocka_unit_test(real_gemma),
-        cmocka_unit_test(twins),        cmocka_unit_test(rope_factors), cmocka_unit_test(split_files),
-        cmocka_unit_test(fingerprints), cmocka_unit_test(descriptions),
+        cmocka_unit_test(families),    cmocka_unit_test(gemma_layers), cmocka_unit_test(multimodal_folders),
+        cmocka_unit_test(real_gemma),  cmocka_unit_test(twins),        cmocka_unit_test(rope_factors),
+        cmocka_unit_test(split_files), cmocka_unit_test(fingerprints), cmocka_unit_test(descriptions),
     };
     return cmocka_run_group_tests(tests, temporary_make, temporary_remove);
 }
