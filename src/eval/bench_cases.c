@@ -11,7 +11,6 @@ typedef struct {
     const float *query[KR_ATTEND_ROWS_MAX];
     uint32_t from[KR_ATTEND_ROWS_MAX], to[KR_ATTEND_ROWS_MAX];
     float maximum[KR_ATTEND_ROWS_MAX], sum[KR_ATTEND_ROWS_MAX];
-    uint8_t query8[KR_DSA_HEADS_MAX * KR_DSA_DIM_MAX];
     float out[1 << 17];
     _Alignas(64) uint8_t op[4 << 20];
 } memory;
@@ -44,10 +43,8 @@ static void run_dsa_score(bench_thread *t, const void *context)
         m->key[p] = at + p * page;
         m->value[p] = at + p * page + (uint64_t)c->run_tokens * c->dim; /* scales */
     }
-    for (uint32_t i = 0; i < c->heads * c->dim; i++)
-        m->query8[i] = kr_e4m3_from_f32(20.0f * t->queries[i]);
     c->fn.dsa_score(&(kr_dsa_score_args){
-        .query = m->query8, .weight = t->queries, .key = (const uint8_t *const *)m->key,
+        .query = t->pool + t->pool_bytes / 2, .weight = t->queries, .key = (const uint8_t *const *)m->key,
         .scale = (const float *const *)m->value, .run_tokens = c->run_tokens, .heads = c->heads, .dim = c->dim,
         .tokens = c->tokens, .score = m->out,
     });

@@ -1,6 +1,7 @@
 /* Body of the F32 vector variants of dsa_score: lane = index head, so no key is transposed and any
  * token-major layout works. Included once per ISA after its lanes header, with KR_DSA_SCORE_NAME
- * the function to define. */
+ * the function to define, and a loader of keys: type key_tables, make_tables() and
+ * load_key(tables, out[dim], codes[dim], dim). */
 #include <stdbool.h>
 #include <string.h>
 
@@ -104,18 +105,9 @@ static void prepare(scan *s, const kr_dsa_score_args *a)
     memset(s->key, 0, sizeof s->key);
 }
 
-static void load_key(float *out, const uint8_t *key, uint32_t dim)
-{
-    uint32_t c = 0;
-
-    for (; c + KR_LANES <= dim; c += KR_LANES)
-        lanes_store(out + c, lanes_from_e4m3(key + c));
-    for (; c < dim; c++)
-        out[c] = kr_f32_from_bf16(kr_e4m3_bf16[key[c]]);
-}
-
 void KR_DSA_SCORE_NAME(const kr_dsa_score_args *a)
 {
+    const key_tables tables = make_tables();
     scan s;
 
     KR_CHECK(a->heads <= KR_DSA_HEADS_MAX && a->dim <= KR_DSA_DIM_MAX && a->dim % 2 == 0);
@@ -128,7 +120,7 @@ void KR_DSA_SCORE_NAME(const kr_dsa_score_args *a)
         const uint32_t n = a->tokens - t < step ? (uint32_t)(a->tokens - t) : step;
 
         for (uint32_t j = 0; j < n; j++)
-            load_key(s.key + j * KR_DSA_DIM_MAX,
+            load_key(&tables, s.key + j * KR_DSA_DIM_MAX,
                      a->key[(t + j) / a->run_tokens] + (t + j) % a->run_tokens * a->dim, a->dim);
         score_tile(&s, twelve);
         for (uint32_t j = 0; j < n; j++)

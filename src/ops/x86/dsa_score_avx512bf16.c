@@ -1,11 +1,11 @@
-/* dsa_score with the BF16 dot product: lane = index head, two dims a step. Keys become BF16 by two
- * 128-entry byte tables (exact, NaN kept) and stay in token order. */
-#include <immintrin.h>
+/* dsa_score with the BF16 dot product: lane = index head, two dims a step. Keys become BF16,
+ * exactly, and stay in token order. */
 #include <string.h>
 
 #include "base/check.h"
 #include "ops/dsa_score.h"
 #include "ops/variants.h"
+#include "ops/x86/e4m3_avx512.h"
 
 enum { LANES = 16, TOKENS_MAX = 12, PAIRS_MAX = KR_DSA_DIM_MAX / 2 };
 
@@ -16,7 +16,7 @@ typedef struct {
     _Alignas(64) float weight[KR_DSA_HEADS_MAX];
     _Alignas(64) uint32_t key[TOKENS_MAX * PAIRS_MAX];         /* [tokens of a tile][PAIRS_MAX] */
     __m512 chain[TOKENS_MAX];
-    __m512i high[2], low[2];                                   /* bytes of kr_e4m3_bf16[0..127] */
+    e4m3_tables tables;
 } scan;
 
 #define DEFINE_TILE(H, T)                                                                          \
@@ -62,8 +62,6 @@ DEFINE_TILE(1, 12)
 
 static void prepare(scan *s, const kr_dsa_score_args *a)
 {
-    _Alignas(64) uint8_t high[128], low[128];
-
     s->pairs = a->dim / 2;
     s->width = (a->heads + LANES - 1) / LANES * LANES;
     s->vectors = s->width / LANES;
@@ -76,39 +74,19 @@ static void prepare(scan *s, const kr_dsa_score_args *a)
                 h < a->heads ? (uint32_t)kr_e4m3_bf16[q[0]] | (uint32_t)kr_e4m3_bf16[q[1]] << 16 : 0;
         }
     }
-    for (int i = 0; i < 128; i++) {
-        high[i] = (uint8_t)(kr_e4m3_bf16[i] >> 8);
-        low[i] = (uint8_t)kr_e4m3_bf16[i];
-    }
-    for (int i = 0; i < 2; i++) {
-        s->high[i] = _mm512_load_si512(high + 64 * i);
-        s->low[i] = _mm512_load_si512(low + 64 * i);
-    }
+    s->tables = e4m3_tables_make();
     memset(s->key, 0, sizeof s->key);
-}
-
-/* 64 codes to 64 BF16 values in order. The 8-byte groups are dealt out first so that the in-lane
- * interleaves of low and high bytes give the elements back in sequence. */
-static inline void load_64(const scan *s, __m512i codes, uint16_t *out)
-{
-    const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
-    const __m512i b = _mm512_permutexvar_epi64(order, codes);
-    const __m512i sign = _mm512_and_si512(b, _mm512_set1_epi8((char)0x80));
-    const __m512i high = _mm512_or_si512(_mm512_permutex2var_epi8(s->high[0], b, s->high[1]), sign);
-    const __m512i low = _mm512_permutex2var_epi8(s->low[0], b, s->low[1]);
-
-    _mm512_store_si512(out, _mm512_unpacklo_epi8(low, high));
-    _mm512_store_si512(out + 32, _mm512_unpackhi_epi8(low, high));
 }
 
 static void load_key(const scan *s, uint32_t *out, const uint8_t *key, uint32_t dim)
 {
-    uint16_t *half = (uint16_t *)out;
-
     for (uint32_t c = 0; c < dim; c += 64) {
         const __mmask64 there = dim - c >= 64 ? ~0ull : (1ull << (dim - c)) - 1;
+        __m512i half[2];
 
-        load_64(s, _mm512_maskz_loadu_epi8(there, key + c), half + c);
+        e4m3_to_bf16(&s->tables, _mm512_maskz_loadu_epi8(there, key + c), half);
+        _mm512_store_si512(out + c / 2, half[0]);
+        _mm512_store_si512(out + c / 2 + 16, half[1]);
     }
 }
 
