@@ -106,10 +106,13 @@ void node_unconfigure(kr_node *node)
 {
     if (!node->configured)
         return;
+    node->generation = kr_store_generation(&node->store);
     kr_store_free(&node->store);
     for (uint32_t d = 0; d < node->config.devices; d++) {
         node_buffer_free(&node->device[d].workspace);
         node_buffer_free(&node->device[d].scratch);
+        for (uint32_t i = 0; i < NODE_MICRO_BATCHES; i++)
+            node->device[d].pending[i].valid = false;
     }
     node->configured = false;
 }
@@ -123,7 +126,7 @@ static bool is_same(const kr_node *node, const kr_msg_configure *c, const kr_msg
 /* configuration lock held for writing. */
 static kr_status configure(kr_node *node, const kr_msg_configure *c, const kr_msg_layer *layers, kr_err *err)
 {
-    const kr_store_config store = {
+    kr_store_config store = {
         .devices = node->config.devices,
         .sessions_max = node->config.sessions_max,
         .pool_bytes = node->config.pool_bytes,
@@ -145,6 +148,7 @@ static kr_status configure(kr_node *node, const kr_msg_configure *c, const kr_ms
     status = make_geometry(g, c, layers, err);
     if (status == KR_OK) {
         node_unconfigure(node);
+        store.generation = node->generation;
         status = kr_store_init(&node->store, g, &store, err);
     }
     kr_free(g);
@@ -242,7 +246,9 @@ static kr_status on_session(kr_node *node, node_connection *connection, const kr
                          (unsigned long long)body.tokens,
                          (unsigned long long)kr_kv_session_tokens(&node->store, s));
     } else {
+        pthread_mutex_lock(&node->device[s->home].work); /* of its scratch */
         status = end_prefill(node, s, err);
+        pthread_mutex_unlock(&node->device[s->home].work);
         if (status == KR_OK)
             status = kr_kv_session_boundary(s, body.tokens, false, err);
         if (status == KR_OK)

@@ -101,6 +101,7 @@ struct kr_node {
     uint32_t *cpus;                 /* [devices][threads], NULL: not bound */
     pthread_rwlock_t configuration; /* read while a message is handled, written by CONFIGURE */
     bool configured;
+    uint32_t generation; /* of the last store's handles */
     kr_msg_configure configure;
     kr_msg_layer layers[KR_MSG_LAYERS_MAX];
     kr_store store;

@@ -79,6 +79,8 @@ kr_status kr_store_init(kr_store *store, const kr_geometry *geometry, const kr_s
     store->page_state = kr_alloc(sizeof *store->page_state * (pages[0] + pages[1]) * c->devices);
     if (store->slot == NULL || store->page_state == NULL)
         status = kr_fail(err, KR_E_MEMORY, "no memory for the tables of %u sessions", c->sessions_max);
+    for (uint32_t i = 0; i < c->sessions_max && status == KR_OK; i++)
+        store->slot[i].generation = c->generation;
     if (status == KR_OK)
         status = kr_prefix_init(&store->prefix, (uint32_t)((pages[0] + pages[1]) * c->devices), err);
     for (uint32_t d = 0; d < c->devices && status == KR_OK; d++)
@@ -303,6 +305,15 @@ kr_kv_session *kr_store_session_at(kr_store *store, uint32_t slot, uint64_t clie
         s = NULL;
     pthread_mutex_unlock(&store->lock);
     return s;
+}
+
+uint32_t kr_store_generation(const kr_store *store)
+{
+    uint32_t most = 0;
+
+    for (uint32_t i = 0; i < store->sessions_max; i++)
+        most = store->slot[i].generation > most ? store->slot[i].generation : most;
+    return most;
 }
 
 void kr_store_close(kr_store *store, kr_kv_session *session)

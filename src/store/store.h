@@ -72,6 +72,7 @@ typedef struct {
 typedef struct {
     uint32_t devices, sessions_max;
     uint64_t pool_bytes; /* per device */
+    uint32_t generation; /* handles begin after it: those of an earlier store stay dead */
     /* Called with each device's memory before it is touched (to bind it); may be NULL. */
     void (*bind)(void *context, uint32_t device, void *memory, uint64_t bytes);
     void *context;
@@ -114,6 +115,8 @@ kr_status kr_store_find(kr_store *store, uint64_t handle, uint64_t client, kr_kv
 uint32_t kr_store_home(kr_store *store, uint64_t handle, uint64_t client);
 /* The slot'th session of client, for closing all; NULL when it has none there. */
 kr_kv_session *kr_store_session_at(kr_store *store, uint32_t slot, uint64_t client);
+/* The largest generation of any handle so far. */
+uint32_t kr_store_generation(const kr_store *store);
 void kr_store_close(kr_store *store, kr_kv_session *session);
 
 /* Makes sure that pages for tokens [position, position + count) of layer's group exist and may be
@@ -147,7 +150,7 @@ kr_status kr_store_save(kr_store *store, kr_kv_session *session, const char *fol
  * All or nothing. *blob is kr_alloc'ed, the caller's. KR_E_NOT_FOUND, KR_E_FORMAT, KR_E_VERSION,
  * KR_E_CHECKSUM, KR_E_SHAPE (of another model, method or KV type), and those of kr_store_open. */
 kr_status kr_store_restore(kr_store *store, uint64_t client, const char *folder, const char *name,
-                           uint64_t tokens_max, const kr_store_policy *policy, kr_kv_session **session, uint8_t **blob,
-                           uint32_t *blob_bytes, kr_err *err);
+                           uint64_t tokens_max, const kr_store_policy *policy, kr_kv_session **session,
+                           uint8_t **blob, uint32_t *blob_bytes, kr_err *err);
 
 #endif

@@ -258,8 +258,11 @@ static void configurations_are_checked(void **state)
     REFUSED(KR_E_NOT_FOUND, memcpy(h.layer[1].method, &m, sizeof m));
     h.configure.context_max = 512; /* another one, with no session open */
     assert_int_equal(harness_configure(&h), KR_OK);
+    /* Handles of the former configuration stay dead. */
+    const uint64_t old = c.opened.session;
     assert_int_equal(harness_open(&h, 513, NULL, 0, &c.opened), KR_E_LIMIT);
     assert_int_equal(harness_open(&h, 512, NULL, 0, &c.opened), KR_OK);
+    assert_int_equal(harness_session(&h, KR_MSG_CLOSE, old, 0, NULL, 0), KR_E_NOT_FOUND);
     c.tokens = 0;
     goes_on(5);
 }
