@@ -59,7 +59,10 @@ class Karat:
             middle = (low + high) // 2
             with open(path, "w", encoding="utf-8") as f:
                 f.write(text[:middle])
-            have = self.run(path, 1, "--dry-run")["context_tokens"] - 1
+            try:
+                have = self.run(path, 1, "--dry-run")["context_tokens"] - 1
+            except SystemExit:  # over the model's context
+                have = tokens + 1
             if have == tokens or high - low <= 1:
                 return path
             low, high = (middle, high) if have < tokens else (low, middle)
