@@ -6,8 +6,8 @@
 #ifndef KR_CLI_COMMANDS_H
 #define KR_CLI_COMMANDS_H
 
-#define KR_COMMAND_LIST(X) \
-    X(run, "run", "runs a model with its KV cache on memory nodes") \
+#define KR_COMMAND_LIST(X)                                                      \
+    X(run, "run", "runs a model with its KV cache on memory nodes")             \
     X(node, "node", "serves memory to clients: KV caches and the work on them") \
     X(bench, "bench", "measures every kernel beside its limit on this machine") \
     X(inspect, "inspect", "prints what a model file holds")

@@ -24,11 +24,11 @@ const char *kr_provenance_name(kr_provenance provenance);
  * + per_attended * attended tokens + per_context * context tokens, sums over the batch. */
 typedef struct {
     kr_op_kind op;
-    char model[48];             /* kr_model.name it was measured on; "" = any */
-    uint32_t ranks;             /* all-to-all: ranks that took part; 0 for other ops */
+    char model[48]; /* kr_model.name it was measured on; "" = any */
+    uint32_t ranks; /* all-to-all: ranks that took part; 0 for other ops */
     double start_s, per_row_s, per_attended_s, per_context_s;
     double rows_max, context_max; /* measured domain, context summed over the batch; 0 = no bound */
-    kr_provenance provenance;   /* inside the domain */
+    kr_provenance provenance;     /* inside the domain */
 } kr_device_curve;
 
 /* A device as pricing sees it; every figure carries its source in the JSON file. */
@@ -36,13 +36,13 @@ typedef struct {
     char name[64];
     double flops_f32, flops_bf16, flops_fp8; /* per second, peak; 0 = cannot */
     double memory_bytes_per_s, memory_bytes;
-    double link_bytes_per_s, link_latency_s; /* to the other node type, per device */
-    double peer_bytes_per_s, peer_latency_s; /* to devices of its own node; 0 = not stated */
-    double fixed_s;                          /* per op launch */
+    double link_bytes_per_s, link_latency_s;    /* to the other node type, per device */
+    double peer_bytes_per_s, peer_latency_s;    /* to devices of its own node; 0 = not stated */
+    double fixed_s;                             /* per op launch */
     double flops_efficiency, memory_efficiency; /* reachable share of peak, 0..1 */
     double tdp_w, idle_w;
-    double cores, clock_hz;                  /* 0 = not stated */
-    bool can[KR_OP_KINDS];                   /* ops the device supports */
+    double cores, clock_hz; /* 0 = not stated */
+    bool can[KR_OP_KINDS];  /* ops the device supports */
     kr_device_curve curve[KR_DEVICE_CURVES_MAX];
     uint32_t curves;
 } kr_device_model;
@@ -52,9 +52,9 @@ kr_status kr_device_model_load(const char *path, kr_device_model *device, kr_err
 /* One op to be priced on a modelled device. */
 typedef struct {
     kr_op_kind op;
-    kr_dtype math;              /* what the multiplications run in: KR_E4M3, KR_BF16, KR_F32, ... */
-    const char *model;          /* kr_model.name */
-    uint32_t ranks;             /* all-to-all: ranks taking part */
+    kr_dtype math;     /* what the multiplications run in: KR_E4M3, KR_BF16, KR_F32, ... */
+    const char *model; /* kr_model.name */
+    uint32_t ranks;    /* all-to-all: ranks taking part */
     kr_work work;
     uint64_t rows, context_tokens, attended_tokens;
 } kr_device_job;

@@ -152,8 +152,9 @@ static kr_status read_provenance(kr_json j, kr_provenance *out, kr_err *err)
 static kr_status read_curve(kr_json j, kr_device_curve *out, kr_err *err)
 {
     static const char *const keys[] = {
-        "op", "model", "kernel", "ranks", "t0_us", "per_row_us", "per_attended_ps", "per_context_ps",
-        "rows_max", "context_max", "median_error", "p90_error", "provenance", "source", NULL,
+        "op",           "model",           "kernel",         "ranks",    "t0_us",
+        "per_row_us",   "per_attended_ps", "per_context_ps", "rows_max", "context_max",
+        "median_error", "p90_error",       "provenance",     "source",   NULL,
     };
     kr_device_curve c = {0};
     const char *text = NULL, *model = "";
@@ -236,9 +237,9 @@ static kr_status read_power_cores_area(kr_json root, kr_device_model *d, kr_err 
 
 static kr_status read_device(kr_json root, kr_device_model *d, kr_err *err)
 {
-    static const char *const keys[] = {"karat_device", "name", "source", "flops", "flops_efficiency",
-                                       "memory", "link", "peers", "fixed_s", "power", "cores", "area", "can",
-                                       "curves", NULL};
+    static const char *const keys[] = {"karat_device", "name", "source", "flops",   "flops_efficiency",
+                                       "memory",       "link", "peers",  "fixed_s", "power",
+                                       "cores",        "area", "can",    "curves",  NULL};
     const char *name = NULL, *source = NULL;
     uint32_t version = 0;
 

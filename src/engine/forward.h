@@ -29,16 +29,16 @@ typedef struct {
 
 typedef struct {
     const kr_model_file *file;
-    kr_team *team;       /* used by the thread that calls the ops; not owned */
-    uint32_t rows_max;   /* largest kr_rows.rows */
-    kr_dtype kv_dtype;   /* of key and value rows: F32, F16, BF16 */
-    bool weights_f32;    /* expand F16/BF16/quantised weights to F32 (for comparisons) */
+    kr_team *team;     /* used by the thread that calls the ops; not owned */
+    uint32_t rows_max; /* largest kr_rows.rows */
+    kr_dtype kv_dtype; /* of key and value rows: F32, F16, BF16 */
+    bool weights_f32;  /* expand F16/BF16/quantised weights to F32 (for comparisons) */
 } kr_forward_config;
 
 /* Binds and packs weights; prints nothing; long work is reported through progress (may be NULL). */
 kr_status kr_forward_create(kr_forward **forward, const kr_forward_config *config,
-                            void (*progress)(void *context, uint32_t done, uint32_t all),
-                            void *context, kr_err *err);
+                            void (*progress)(void *context, uint32_t done, uint32_t all), void *context,
+                            kr_err *err);
 void kr_forward_destroy(kr_forward *forward);
 
 /* Bytes it allocates, before it does: packed weights and scratch. For --dry-run. */

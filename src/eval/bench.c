@@ -81,7 +81,8 @@ static limits measure_limits(bench *b, kr_bench_limit limit, bool *clean)
         l.flops = ops * b->team.threads / bench_window(&b->team, bench_probe_work, probe, clean);
     }
     if (limit != KR_LIMIT_F32 && limit != KR_LIMIT_BF16)
-        l.bytes = (double)BENCH_READ_BYTES * b->team.threads / bench_window(&b->team, bench_read_work, NULL, clean);
+        l.bytes = (double)BENCH_READ_BYTES * b->team.threads /
+                  bench_window(&b->team, bench_read_work, NULL, clean);
     return l;
 }
 
@@ -103,8 +104,14 @@ static void measure_case(bench *b, const bench_case *c, bool cold)
 {
     kr_bench_result *r = b->result;
     samples s;
-    kr_bench_row row = {.kernel = c->kernel, .variant = c->variant, .shape = c->shape, .cold = cold,
-                        .limit = c->limit, .flops = c->flops, .bytes = c->bytes, .tokens = c->tokens};
+    kr_bench_row row = {.kernel = c->kernel,
+                        .variant = c->variant,
+                        .shape = c->shape,
+                        .cold = cold,
+                        .limit = c->limit,
+                        .flops = c->flops,
+                        .bytes = c->bytes,
+                        .tokens = c->tokens};
     bool warm_up = true;
 
     for (uint32_t i = 0; i < b->team.threads; i++)
@@ -136,8 +143,8 @@ static void measure_case(bench *b, const bench_case *c, bool cold)
     row.share_low = bench_percentile(s.share, row.kept, 0.1);
     row.share_high = bench_percentile(s.share, row.kept, 0.9);
     row.share = bench_percentile(s.share, row.kept, 0.5);
-    kr_log(KR_LOG_INFO, "bench: %s %s, %s, %s: %.0f %% of its limit, %u of %u repeats kept", c->kernel, c->variant,
-           c->shape, cold ? "cold" : "warm", 100 * row.share, row.kept, row.total);
+    kr_log(KR_LOG_INFO, "bench: %s %s, %s, %s: %.0f %% of its limit, %u of %u repeats kept", c->kernel,
+           c->variant, c->shape, cold ? "cold" : "warm", 100 * row.share, row.kept, row.total);
     if (r->rows < KR_BENCH_ROWS_MAX)
         r->row[r->rows++] = row;
 }
@@ -198,8 +205,12 @@ static void run_select(bench_thread *t, const void *context)
     const selection *s = context;
     uint64_t nan = 0;
 
-    s->run(&(kr_select_topk_args){.score = s->score + t->cursor++ % s->rows * s->n, .n = s->n, .k = SELECT_K,
-                                  .position = s->position, .scratch = s->scratch, .nan_count = &nan});
+    s->run(&(kr_select_topk_args){.score = s->score + t->cursor++ % s->rows * s->n,
+                                  .n = s->n,
+                                  .k = SELECT_K,
+                                  .position = s->position,
+                                  .scratch = s->scratch,
+                                  .nan_count = &nan});
 }
 
 static void run_quickselect(bench_thread *t, const void *context)
@@ -215,10 +226,14 @@ static const char *const score_kinds[] = {"normal", "all equal", "ascending", "8
 static float score_at(kr_rng *rng, int kind, uint64_t i)
 {
     switch (kind) {
-    case 0: return (float)kr_rng_normal(rng);
-    case 1: return 1.0f;
-    case 2: return (float)i;
-    default: return (float)kr_rng_below(rng, 8);
+    case 0:
+        return (float)kr_rng_normal(rng);
+    case 1:
+        return 1.0f;
+    case 2:
+        return (float)i;
+    default:
+        return (float)kr_rng_below(rng, 8);
     }
 }
 
@@ -226,7 +241,8 @@ static void measure_select(bench *b, uint64_t n, int kind, const kr_select_topk_
 {
     const bench_team one = {b->team.team, b->team.thread, 1};
     kr_rng rng = kr_rng_make(3, (uint64_t)kind);
-    kr_bench_select_row row = {.scores = score_kinds[kind], .variant = variant->variant.name, .n = n, .k = SELECT_K};
+    kr_bench_select_row row = {
+        .scores = score_kinds[kind], .variant = variant->variant.name, .n = n, .k = SELECT_K};
     float *score = (float *)(void *)b->pool.base;
     samples s;
     selection sel = {.score = score, .n = n, .run = variant->run};
@@ -258,8 +274,8 @@ static void measure_select(bench *b, uint64_t n, int kind, const kr_select_topk_
     row.times_low = bench_percentile(s.share, row.kept, 0.1);
     row.times_high = bench_percentile(s.share, row.kept, 0.9);
     row.times = bench_percentile(s.share, row.kept, 0.5);
-    kr_log(KR_LOG_INFO, "bench: select_topk %s, %llu %s scores: %.2f ns an element, %u of %u repeats kept", row.variant,
-           (unsigned long long)n, row.scores, row.ns_an_element, row.kept, row.total);
+    kr_log(KR_LOG_INFO, "bench: select_topk %s, %llu %s scores: %.2f ns an element, %u of %u repeats kept",
+           row.variant, (unsigned long long)n, row.scores, row.ns_an_element, row.kept, row.total);
     if (b->result->select_rows < KR_BENCH_ROWS_MAX)
         b->result->select[b->result->select_rows++] = row;
 }
@@ -287,8 +303,9 @@ static kr_status take_memory(bench *b, kr_err *err)
     kr_status status = kr_arena_init(&b->pool, b->options.pool_bytes, err);
 
     if (status == KR_OK)
-        status = kr_arena_init(&b->memory, threads * (scratch + sizeof(bench_thread) + 64) +
-                                               BENCH_QUERIES * sizeof(float) + 4096, err);
+        status = kr_arena_init(
+            &b->memory,
+            threads * (scratch + sizeof(bench_thread) + 64) + BENCH_QUERIES * sizeof(float) + 4096, err);
     if (status == KR_OK)
         status = kr_team_create(&b->team.team, threads, NULL, err);
     if (status != KR_OK)
@@ -299,9 +316,13 @@ static kr_status take_memory(bench *b, kr_err *err)
     for (size_t i = 0; i < BENCH_QUERIES; i++)
         b->queries[i] = (float)kr_rng_normal(&rng);
     for (uint32_t i = 0; i < threads; i++)
-        b->team.thread[i] = (bench_thread){.number = i, .threads = threads, .queries = b->queries,
-                                           .pool = b->pool.base, .pool_bytes = b->options.pool_bytes,
-                                           .scratch = kr_arena_take(&b->memory, scratch), .scratch_bytes = scratch};
+        b->team.thread[i] = (bench_thread){.number = i,
+                                           .threads = threads,
+                                           .queries = b->queries,
+                                           .pool = b->pool.base,
+                                           .pool_bytes = b->options.pool_bytes,
+                                           .scratch = kr_arena_take(&b->memory, scratch),
+                                           .scratch_bytes = scratch};
     return KR_OK;
 }
 
@@ -313,7 +334,9 @@ static double median_limit(const kr_bench_result *r, bool flops)
     for (uint32_t i = 0; i < r->rows; i++) {
         const double x = flops ? r->row[i].limit_flops : r->row[i].limit_bytes;
 
-        if (x > 0 && (!flops || (r->row[i].limit != KR_LIMIT_BF16 && r->row[i].limit != KR_LIMIT_ROOFLINE_BF16)) && (flops || r->row[i].cold))
+        if (x > 0 &&
+            (!flops || (r->row[i].limit != KR_LIMIT_BF16 && r->row[i].limit != KR_LIMIT_ROOFLINE_BF16)) &&
+            (flops || r->row[i].cold))
             value[n++] = x;
     }
     return bench_percentile(value, n, 0.5);

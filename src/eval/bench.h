@@ -20,18 +20,18 @@ enum { KR_BENCH_CONTEXTS_MAX = 8, KR_BENCH_REPEATS_MAX = 61, KR_BENCH_REPEATS_EN
 
 typedef struct {
     uint32_t threads;
-    double seconds;        /* at most this long a row; less when KR_BENCH_REPEATS_ENOUGH are kept */
-    uint64_t pool_bytes;   /* cold rows walk through this much memory a thread set; >= 512 MiB to mean it */
-    const char *only;      /* kernels whose name contains it, or NULL */
+    double seconds;      /* at most this long a row; less when KR_BENCH_REPEATS_ENOUGH are kept */
+    uint64_t pool_bytes; /* cold rows walk through this much memory a thread set; >= 512 MiB to mean it */
+    const char *only;    /* kernels whose name contains it, or NULL */
     uint64_t contexts[KR_BENCH_CONTEXTS_MAX];
     uint32_t context_count;
 } kr_bench_options;
 
 typedef enum {
-    KR_LIMIT_F32,      /* FMA peak of the widest F32 unit */
-    KR_LIMIT_BF16,     /* BF16 dot peak */
-    KR_LIMIT_READ,     /* sequential read of the same pool */
-    KR_LIMIT_ROOFLINE, /* the larger of F32 time and read time */
+    KR_LIMIT_F32,           /* FMA peak of the widest F32 unit */
+    KR_LIMIT_BF16,          /* BF16 dot peak */
+    KR_LIMIT_READ,          /* sequential read of the same pool */
+    KR_LIMIT_ROOFLINE,      /* the larger of F32 time and read time */
     KR_LIMIT_ROOFLINE_BF16, /* the same with the BF16 dot */
 } kr_bench_limit;
 
@@ -42,7 +42,7 @@ typedef struct {
     kr_bench_limit limit;
     double flops, bytes, tokens; /* of one window of one thread */
     double share, share_low, share_high;
-    double seconds;              /* median window */
+    double seconds;                  /* median window */
     double limit_flops, limit_bytes; /* per second, 0 where not measured */
     uint32_t kept, total;
 } kr_bench_row;

@@ -1,7 +1,7 @@
+/* The shapes that karat bench measures, the call of each op on them, and what a call reads and computes. */
 #include "eval/bench_cases.h"
 
 #include <string.h>
-
 
 enum { KV_ROWS_MAX = 4096 };
 
@@ -44,9 +44,15 @@ static void run_dsa_score(bench_thread *t, const void *context)
         m->value[p] = at + p * page + (uint64_t)c->run_tokens * c->dim; /* scales */
     }
     c->fn.dsa_score(&(kr_dsa_score_args){
-        .query = t->pool + t->pool_bytes / 2, .weight = t->queries, .key = (const uint8_t *const *)m->key,
-        .scale = (const float *const *)m->value, .run_tokens = c->run_tokens, .heads = c->heads, .dim = c->dim,
-        .tokens = c->tokens, .score = m->out,
+        .query = t->pool + t->pool_bytes / 2,
+        .weight = t->queries,
+        .key = (const uint8_t *const *)m->key,
+        .scale = (const float *const *)m->value,
+        .run_tokens = c->run_tokens,
+        .heads = c->heads,
+        .dim = c->dim,
+        .tokens = c->tokens,
+        .score = m->out,
     });
 }
 
@@ -61,8 +67,15 @@ static void run_block_score(bench_thread *t, const void *context)
     for (uint32_t b = 0; b < blocks; b++)
         m->key[b] = at + b * block;
     c->fn.block_score(&(kr_block_score_args){
-        .query = t->queries, .key = (const uint16_t *const *)m->key, .heads = c->heads, .dim = c->dim,
-        .block_tokens = c->run_tokens, .blocks = blocks, .tokens = c->tokens, .score = m->out, .score_stride = blocks,
+        .query = t->queries,
+        .key = (const uint16_t *const *)m->key,
+        .heads = c->heads,
+        .dim = c->dim,
+        .block_tokens = c->run_tokens,
+        .blocks = blocks,
+        .tokens = c->tokens,
+        .score = m->out,
+        .score_stride = blocks,
     });
 }
 
@@ -92,9 +105,20 @@ static void run_attend_rows(bench_thread *t, const void *context)
     }
     for (uint32_t i = 0; i < c->tokens; i += KR_ATTEND_POSITIONS_MAX)
         c->fn.attend_rows(&(kr_attend_rows_args){
-            .query = m->query, .from = m->from, .to = m->to, .key_row = m->key + i, .value_row = m->value + i,
-            .rows = c->heads, .positions = KR_ATTEND_POSITIONS_MAX, .key_dim = c->dim, .value_dim = c->value_dim,
-            .type = KR_BF16, .scale = 0.05f, .scratch = m->op, .maximum = m->maximum, .sum = m->sum,
+            .query = m->query,
+            .from = m->from,
+            .to = m->to,
+            .key_row = m->key + i,
+            .value_row = m->value + i,
+            .rows = c->heads,
+            .positions = KR_ATTEND_POSITIONS_MAX,
+            .key_dim = c->dim,
+            .value_dim = c->value_dim,
+            .type = KR_BF16,
+            .scale = 0.05f,
+            .scratch = m->op,
+            .maximum = m->maximum,
+            .sum = m->sum,
             .accumulator = m->out,
         });
 }
@@ -117,9 +141,21 @@ static void run_attend_tiled(bench_thread *t, const void *context)
         m->to[r] = c->tokens;
     }
     c->fn.attend_tiled(&(kr_attend_tiled_args){
-        .query = m->query, .from = m->from, .to = m->to, .rows = c->heads, .key_tile = m->key, .value_row = m->value,
-        .positions = c->tokens, .key_dim = c->dim, .value_dim = c->dim, .type = KR_BF16, .scale = 0.05f,
-        .scores = (float *)(void *)m->op, .maximum = m->maximum, .sum = m->sum, .accumulator = m->out,
+        .query = m->query,
+        .from = m->from,
+        .to = m->to,
+        .rows = c->heads,
+        .key_tile = m->key,
+        .value_row = m->value,
+        .positions = c->tokens,
+        .key_dim = c->dim,
+        .value_dim = c->dim,
+        .type = KR_BF16,
+        .scale = 0.05f,
+        .scores = (float *)(void *)m->op,
+        .maximum = m->maximum,
+        .sum = m->sum,
+        .accumulator = m->out,
     });
 }
 
@@ -129,8 +165,15 @@ static void run_row_dot(bench_thread *t, const void *context)
     memory *m = t->scratch;
 
     c->fn.row_dot(&(kr_row_dot_args){
-        .query = t->queries, .queries = c->heads, .query_stride = c->dim, .dim = c->dim, .type = KR_BF16,
-        .row = next_stretch(t, 2ull * c->tokens * c->dim), .rows = c->tokens, .row_stride = c->dim, .out = m->out,
+        .query = t->queries,
+        .queries = c->heads,
+        .query_stride = c->dim,
+        .dim = c->dim,
+        .type = KR_BF16,
+        .row = next_stretch(t, 2ull * c->tokens * c->dim),
+        .rows = c->tokens,
+        .row_stride = c->dim,
+        .out = m->out,
         .out_stride = c->tokens,
     });
 }
@@ -147,9 +190,16 @@ static void run_channel_dot(bench_thread *t, const void *context)
         channel[j] = j * (c->value_dim / c->dim);
     for (uint32_t i = 0; i < c->tokens; i += c->run_tokens)
         c->fn.channel_dot(&(kr_channel_dot_args){
-            .query = t->queries, .channel = channel, .queries = c->heads, .channels = c->dim, .type = KR_BF16,
-            .key = at + i / c->run_tokens * page, .key_stride = c->run_tokens, .tokens = c->run_tokens,
-            .score = m->out + i, .score_stride = c->tokens,
+            .query = t->queries,
+            .channel = channel,
+            .queries = c->heads,
+            .channels = c->dim,
+            .type = KR_BF16,
+            .key = at + i / c->run_tokens * page,
+            .key_stride = c->run_tokens,
+            .tokens = c->run_tokens,
+            .score = m->out + i,
+            .score_stride = c->tokens,
         });
 }
 
@@ -165,7 +215,11 @@ static void run_page_score(bench_thread *t, const void *context)
         m->key[u] = at + u * bounds;
     for (uint32_t h = 0; h < c->heads; h++)
         c->fn.page_score(&(kr_page_score_args){
-            .query = t->queries + (size_t)h * c->dim, .bounds = m->key, .units = units, .dim = c->dim, .type = KR_BF16,
+            .query = t->queries + (size_t)h * c->dim,
+            .bounds = m->key,
+            .units = units,
+            .dim = c->dim,
+            .type = KR_BF16,
             .score = m->out,
         });
 }
@@ -198,48 +252,95 @@ static bench_case with_work(bench_case c)
     return c;
 }
 
-#define VISIT(OP, SHAPES)                                                                              \
-    for (size_t s = 0; s < sizeof SHAPES / sizeof *SHAPES; s++)                                        \
-        for (size_t v = 0; kr_##OP##_variants[v].run != NULL; v++) {                                   \
-            bench_case c = SHAPES[s];                                                                  \
-                                                                                                       \
-            c.kernel = #OP, c.run = run_##OP, c.fn.OP = kr_##OP##_variants[v].run;                     \
-            c.variant = kr_##OP##_variants[v].variant.name;                                            \
-            if (kr_##OP##_variants[v].variant.usable() && strcmp(c.variant, "scalar") != 0) {          \
-                c = with_work(c);                                                                      \
-                visit(&c, context);                                                                    \
-            }                                                                                          \
+static const bench_case dsa[] = {
+    {.shape = "DeepSeek-V3.2, 64 x 128", .heads = 64, .dim = 128, .tokens = 8192, .run_tokens = 128},
+    {.shape = "GLM-5.2, 32 x 128", .heads = 32, .dim = 128, .tokens = 8192, .run_tokens = 128},
+};
+static const bench_case block[] = {{.shape = "MiniMax-M3, 4 x 128",
+                                    .fill = BENCH_FILL_BF16,
+                                    .heads = 4,
+                                    .dim = 128,
+                                    .tokens = 32768,
+                                    .run_tokens = 128}};
+static const bench_case rows[] = {
+    {.shape = "DeepSeek-V3.2 MLA, 128 heads",
+     .fill = BENCH_FILL_BF16,
+     .heads = 128,
+     .dim = 576,
+     .value_dim = 512,
+     .tokens = 1024,
+     .run_tokens = 1},
+    {.shape = "GLM-5.2 MLA, 64 heads",
+     .fill = BENCH_FILL_BF16,
+     .heads = 64,
+     .dim = 576,
+     .value_dim = 512,
+     .tokens = 1024,
+     .run_tokens = 1},
+    {.shape = "MiniMax-M3 group of 16, blocks of 128",
+     .fill = BENCH_FILL_BF16,
+     .heads = 16,
+     .dim = 128,
+     .value_dim = 128,
+     .tokens = 2048,
+     .run_tokens = 128},
+    {.shape = "LLaMA-3-70B group of 8, single tokens",
+     .fill = BENCH_FILL_BF16,
+     .heads = 8,
+     .dim = 128,
+     .value_dim = 128,
+     .tokens = 2048,
+     .run_tokens = 1},
+    {.shape = "LLaMA-3-70B one head, pages of 16",
+     .fill = BENCH_FILL_BF16,
+     .heads = 1,
+     .dim = 128,
+     .value_dim = 128,
+     .tokens = 2048,
+     .run_tokens = 16},
+};
+static const bench_case tiled[] = {{.shape = "LLaMA-3-70B group of 8, dense",
+                                    .fill = BENCH_FILL_BF16,
+                                    .heads = 8,
+                                    .dim = 128,
+                                    .value_dim = 128,
+                                    .tokens = 1024,
+                                    .run_tokens = 16}};
+static const bench_case centroids[] = {{.shape = "LLaMA-3-70B centroids, group of 8",
+                                        .fill = BENCH_FILL_BF16,
+                                        .heads = 8,
+                                        .dim = 128,
+                                        .tokens = 8192,
+                                        .run_tokens = 1}};
+static const bench_case channels[] = {{.shape = "LLaMA-3-70B SparQ, 32 of 128 channels",
+                                       .fill = BENCH_FILL_BF16,
+                                       .heads = 8,
+                                       .dim = 32,
+                                       .value_dim = 128,
+                                       .tokens = 8192,
+                                       .run_tokens = 128}};
+static const bench_case pages[] = {{.shape = "LLaMA-3-70B Quest, group of 8",
+                                    .fill = BENCH_FILL_BF16,
+                                    .heads = 8,
+                                    .dim = 128,
+                                    .tokens = 32768,
+                                    .run_tokens = 16}};
+
+#define VISIT(OP, SHAPES)                                                                     \
+    for (size_t s = 0; s < sizeof SHAPES / sizeof *SHAPES; s++)                               \
+        for (size_t v = 0; kr_##OP##_variants[v].run != NULL; v++) {                          \
+            bench_case c = SHAPES[s];                                                         \
+                                                                                              \
+            c.kernel = #OP, c.run = run_##OP, c.fn.OP = kr_##OP##_variants[v].run;            \
+            c.variant = kr_##OP##_variants[v].variant.name;                                   \
+            if (kr_##OP##_variants[v].variant.usable() && strcmp(c.variant, "scalar") != 0) { \
+                c = with_work(c);                                                             \
+                visit(&c, context);                                                           \
+            }                                                                                 \
         }
 
 void bench_each_case(void (*visit)(const bench_case *c, void *context), void *context)
 {
-    static const bench_case dsa[] = {
-        {.shape = "DeepSeek-V3.2, 64 x 128", .heads = 64, .dim = 128, .tokens = 8192, .run_tokens = 128},
-        {.shape = "GLM-5.2, 32 x 128", .heads = 32, .dim = 128, .tokens = 8192, .run_tokens = 128},
-    };
-    static const bench_case block[] = {{.shape = "MiniMax-M3, 4 x 128", .fill = BENCH_FILL_BF16, .heads = 4,
-                                        .dim = 128, .tokens = 32768, .run_tokens = 128}};
-    static const bench_case rows[] = {
-        {.shape = "DeepSeek-V3.2 MLA, 128 heads", .fill = BENCH_FILL_BF16, .heads = 128, .dim = 576,
-         .value_dim = 512, .tokens = 1024, .run_tokens = 1},
-        {.shape = "GLM-5.2 MLA, 64 heads", .fill = BENCH_FILL_BF16, .heads = 64, .dim = 576, .value_dim = 512,
-         .tokens = 1024, .run_tokens = 1},
-        {.shape = "MiniMax-M3 group of 16, blocks of 128", .fill = BENCH_FILL_BF16, .heads = 16, .dim = 128,
-         .value_dim = 128, .tokens = 2048, .run_tokens = 128},
-        {.shape = "LLaMA-3-70B group of 8, single tokens", .fill = BENCH_FILL_BF16, .heads = 8, .dim = 128,
-         .value_dim = 128, .tokens = 2048, .run_tokens = 1},
-        {.shape = "LLaMA-3-70B one head, pages of 16", .fill = BENCH_FILL_BF16, .heads = 1, .dim = 128,
-         .value_dim = 128, .tokens = 2048, .run_tokens = 16},
-    };
-    static const bench_case tiled[] = {{.shape = "LLaMA-3-70B group of 8, dense", .fill = BENCH_FILL_BF16,
-                                        .heads = 8, .dim = 128, .value_dim = 128, .tokens = 1024, .run_tokens = 16}};
-    static const bench_case centroids[] = {{.shape = "LLaMA-3-70B centroids, group of 8", .fill = BENCH_FILL_BF16,
-                                            .heads = 8, .dim = 128, .tokens = 8192, .run_tokens = 1}};
-    static const bench_case channels[] = {{.shape = "LLaMA-3-70B SparQ, 32 of 128 channels", .fill = BENCH_FILL_BF16,
-                                           .heads = 8, .dim = 32, .value_dim = 128, .tokens = 8192, .run_tokens = 128}};
-    static const bench_case pages[] = {{.shape = "LLaMA-3-70B Quest, group of 8", .fill = BENCH_FILL_BF16, .heads = 8,
-                                        .dim = 128, .tokens = 32768, .run_tokens = 16}};
-
     VISIT(dsa_score, dsa)
     VISIT(block_score, block)
     VISIT(attend_rows, rows)

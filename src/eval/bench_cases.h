@@ -20,7 +20,7 @@ typedef union {
 /* Shape of one case; fields mean what the kernel's args say. */
 typedef struct bench_case {
     const char *kernel, *shape, *variant;
-    bench_work run;                 /* context is this case */
+    bench_work run; /* context is this case */
     bench_fn fn;
     bench_fill fill;
     kr_bench_limit limit;

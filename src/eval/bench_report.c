@@ -7,17 +7,29 @@
 #include "report/number.h"
 
 static const char *const limit_names[] = {
-    [KR_LIMIT_F32] = "F32 FMA", [KR_LIMIT_BF16] = "BF16 dot", [KR_LIMIT_READ] = "read", [KR_LIMIT_ROOFLINE] = "roofline",
+    [KR_LIMIT_F32] = "F32 FMA",
+    [KR_LIMIT_BF16] = "BF16 dot",
+    [KR_LIMIT_READ] = "read",
+    [KR_LIMIT_ROOFLINE] = "roofline",
     [KR_LIMIT_ROOFLINE_BF16] = "BF16 roofline",
 };
 
 static const kr_column kernel_columns[] = {
-    {"kernel", NULL, "kernel", 0},      {"variant", NULL, "variant", 0}, {"shape", NULL, "shape", 0},
-    {"pool", NULL, "pool", 0},          {"limit", NULL, "limit", 0},     {"of limit", "%", "share_percent", 1},
-    {"p10", "%", "share_p10_percent", 1}, {"p90", "%", "share_p90_percent", 1},
-    {"compute", "GFLOP/s", "gflop_per_s", 1}, {"read", "GB/s", "gb_per_s", 2},
-    {"a token", "ns", "ns_per_token", 2}, {"limit", "GFLOP/s", "limit_gflop_per_s", 1},
-    {"limit", "GB/s", "limit_gb_per_s", 2}, {"kept", NULL, "kept", 0}, {"of", NULL, "repeats", 0},
+    {"kernel", NULL, "kernel", 0},
+    {"variant", NULL, "variant", 0},
+    {"shape", NULL, "shape", 0},
+    {"pool", NULL, "pool", 0},
+    {"limit", NULL, "limit", 0},
+    {"of limit", "%", "share_percent", 1},
+    {"p10", "%", "share_p10_percent", 1},
+    {"p90", "%", "share_p90_percent", 1},
+    {"compute", "GFLOP/s", "gflop_per_s", 1},
+    {"read", "GB/s", "gb_per_s", 2},
+    {"a token", "ns", "ns_per_token", 2},
+    {"limit", "GFLOP/s", "limit_gflop_per_s", 1},
+    {"limit", "GB/s", "limit_gb_per_s", 2},
+    {"kept", NULL, "kept", 0},
+    {"of", NULL, "repeats", 0},
 };
 
 static void add_kernels(const kr_bench_result *r, kr_table *t)
@@ -46,10 +58,16 @@ static void add_kernels(const kr_bench_result *r, kr_table *t)
 }
 
 static const kr_column select_columns[] = {
-    {"scores", NULL, "scores", 0},       {"variant", NULL, "variant", 0},  {"n", NULL, "n", 0},
-    {"k", NULL, "k", 0},                 {"an element", "ns", "ns_per_element", 2},
-    {"quickselect", "ns", "quickselect_ns_per_element", 2}, {"faster", "times", "times_faster", 1},
-    {"p10", NULL, "times_p10", 1},       {"p90", NULL, "times_p90", 1},    {"kept", NULL, "kept", 0},
+    {"scores", NULL, "scores", 0},
+    {"variant", NULL, "variant", 0},
+    {"n", NULL, "n", 0},
+    {"k", NULL, "k", 0},
+    {"an element", "ns", "ns_per_element", 2},
+    {"quickselect", "ns", "quickselect_ns_per_element", 2},
+    {"faster", "times", "times_faster", 1},
+    {"p10", NULL, "times_p10", 1},
+    {"p90", NULL, "times_p90", 1},
+    {"kept", NULL, "kept", 0},
     {"of", NULL, "repeats", 0},
 };
 
@@ -73,7 +91,7 @@ static void add_selection(const kr_bench_result *r, kr_table *t)
 }
 
 static const kr_column context_columns[] = {
-    {"scan", NULL, "kernel", 0},   {"variant", NULL, "variant", 0}, {"shape", NULL, "shape", 0},
+    {"scan", NULL, "kernel", 0},     {"variant", NULL, "variant", 0}, {"shape", NULL, "shape", 0},
     {"context", NULL, "context", 0}, {"cold", "ms", "cold_ms", 2},
 };
 
@@ -92,7 +110,8 @@ static void add_contexts(const kr_bench_result *r, kr_table *t)
             kr_table_text(t, "%s", row->variant);
             kr_table_text(t, "%s", row->shape);
             kr_table_count(t, r->options.contexts[k]);
-            kr_table_real(t, row->seconds / row->tokens / r->options.threads * (double)r->options.contexts[k] * 1e3);
+            kr_table_real(t, row->seconds / row->tokens / r->options.threads *
+                                 (double)r->options.contexts[k] * 1e3);
         }
 }
 
@@ -169,9 +188,13 @@ kr_status kr_bench_svg(const kr_bench_result *result, FILE *out, kr_err *err)
     char name[MOST][NAME];
     const char *names[MOST];
     double intensity[MOST], achieved[MOST];
-    kr_roofline chart = {.title = "Kernels under the roofline, cold", .note = result->cpu,
-                         .peak_flops = result->f32_flops, .bandwidth_bytes = result->read_bytes, .names = names,
-                         .intensity = intensity, .achieved_flops = achieved};
+    kr_roofline chart = {.title = "Kernels under the roofline, cold",
+                         .note = result->cpu,
+                         .peak_flops = result->f32_flops,
+                         .bandwidth_bytes = result->read_bytes,
+                         .names = names,
+                         .intensity = intensity,
+                         .achieved_flops = achieved};
 
     /* One point a kernel and shape: its fastest variant. */
     for (uint32_t i = 0; i < result->rows; i++) {

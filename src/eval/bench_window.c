@@ -1,3 +1,4 @@
+/* Timed windows: a limit loop, the kernel and the limit loop again, on every thread of the team. */
 #include "eval/bench_window.h"
 
 #include <math.h>

@@ -8,13 +8,13 @@
 /* What a thread of the bench owns. */
 typedef struct {
     uint32_t number, threads;
-    uint64_t cursor;     /* windows done: cold kernels walk the pool with it */
+    uint64_t cursor; /* windows done: cold kernels walk the pool with it */
     uint64_t read_cursor;
     const float *queries; /* shared: [BENCH_QUERIES] normal values for queries, weights and such */
     uint8_t *pool;        /* shared, read only while kernels run */
     uint64_t pool_bytes;
     bool cold;
-    void *scratch;       /* private, 64-byte aligned, of scratch_bytes */
+    void *scratch; /* private, 64-byte aligned, of scratch_bytes */
     size_t scratch_bytes;
     uint64_t begin_ns, end_ns, cpu_ns;
     uint32_t worker;

@@ -1,3 +1,5 @@
+/* Attention over lists of rows: a part takes one segment of one list for a block of query rows, the
+ * segments of a list are merged in order, so that the bits do not depend on who ran them. */
 #include "method/attend_list.h"
 
 #include <math.h>

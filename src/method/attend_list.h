@@ -69,7 +69,10 @@ static inline uint32_t *kr_list_count(const kr_list_ref *ref)
     return ref->job->selected_count + (size_t)ref->query * ref->lists + ref->list;
 }
 /* Tokens that query row sees: itself and all before it. */
-static inline uint64_t kr_job_visible(const kr_job *job, uint32_t query) { return job->first_position + query + 1; }
+static inline uint64_t kr_job_visible(const kr_job *job, uint32_t query)
+{
+    return job->first_position + query + 1;
+}
 /* Prefill and layers that stay dense attend to everything. */
 static inline bool kr_job_is_dense(const kr_job *job) { return job->plan->dense || job->is_prefill; }
 
@@ -99,23 +102,23 @@ size_t kr_attend_list_scratch(const kr_attention_shape *shape, uint32_t lists);
 
 /* Stage functions attend_* and merge_* of a method: SOURCE(job) is the source of a job's lists, LISTS
  * (shape) their number a query row. */
-#define KR_LIST_STAGES(SOURCE, LISTS)                                                     \
-    static uint32_t attend_parts(const kr_job *job)                                       \
-    {                                                                                     \
-        return kr_attend_list_parts(job, SOURCE(job), LISTS(job->view->shape));           \
-    }                                                                                     \
-    static void attend_run(const kr_job *job, uint32_t part, kr_scratch scratch)          \
-    {                                                                                     \
-        kr_attend_list_run(job, SOURCE(job), LISTS(job->view->shape), part, scratch);     \
-    }                                                                                     \
-    static uint32_t merge_parts(const kr_job *job)                                        \
-    {                                                                                     \
-        return kr_merge_list_parts(job, LISTS(job->view->shape));                         \
-    }                                                                                     \
-    static void merge_run(const kr_job *job, uint32_t part, kr_scratch scratch)           \
-    {                                                                                     \
-        (void)scratch;                                                                    \
-        kr_merge_list_run(job, SOURCE(job), LISTS(job->view->shape), part);               \
+#define KR_LIST_STAGES(SOURCE, LISTS)                                                 \
+    static uint32_t attend_parts(const kr_job *job)                                   \
+    {                                                                                 \
+        return kr_attend_list_parts(job, SOURCE(job), LISTS(job->view->shape));       \
+    }                                                                                 \
+    static void attend_run(const kr_job *job, uint32_t part, kr_scratch scratch)      \
+    {                                                                                 \
+        kr_attend_list_run(job, SOURCE(job), LISTS(job->view->shape), part, scratch); \
+    }                                                                                 \
+    static uint32_t merge_parts(const kr_job *job)                                    \
+    {                                                                                 \
+        return kr_merge_list_parts(job, LISTS(job->view->shape));                     \
+    }                                                                                 \
+    static void merge_run(const kr_job *job, uint32_t part, kr_scratch scratch)       \
+    {                                                                                 \
+        (void)scratch;                                                                \
+        kr_merge_list_run(job, SOURCE(job), LISTS(job->view->shape), part);           \
     }
 
 /* The plan of a training-free GQA method with keys as rows, before its own fields: append and attend

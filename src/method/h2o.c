@@ -38,8 +38,8 @@ static float *sums_of(const kr_view *view, uint32_t head)
     return (float *)(state_of(view) + 1) + head * (floats / view->shape->heads);
 }
 
-static kr_status plan_h2o(const kr_method_config *config, const kr_attention_shape *shape, uint64_t context_max,
-                          kr_method_plan *plan, kr_err *err)
+static kr_status plan_h2o(const kr_method_config *config, const kr_attention_shape *shape,
+                          uint64_t context_max, kr_method_plan *plan, kr_err *err)
 {
     kr_method_plan p;
     const kr_status status = kr_list_plan("h2o", config, shape, 0, &p, err);
@@ -47,14 +47,16 @@ static kr_status plan_h2o(const kr_method_config *config, const kr_attention_sha
     if (status != KR_OK)
         return status;
     if (config->budget == 1 || config->budget / 2 > KR_TOPK_MAX)
-        return kr_fail(err, KR_E_LIMIT, "h2o: budget %u, must be 2..%d tokens", config->budget, 2 * KR_TOPK_MAX);
+        return kr_fail(err, KR_E_LIMIT, "h2o: budget %u, must be 2..%d tokens", config->budget,
+                       2 * KR_TOPK_MAX);
     if (!p.dense) {
         const uint64_t ratio = 2 * (context_max / RATIO + 1);
 
         p.record_body_bytes = sizeof(state) + sizeof(float) * shape->heads * context_max;
         p.selected_max = config->budget != 0 ? config->budget : (uint32_t)ratio;
         p.cost[KR_STAGE_SELECT].per_context_token = (kr_work){
-            .flops = shape->heads, .read_bytes = sizeof(float) * shape->heads,
+            .flops = shape->heads,
+            .read_bytes = sizeof(float) * shape->heads,
         };
         p.cost[KR_STAGE_MERGE].per_attended_token = (kr_work){
             .flops = 2 * (uint64_t)shape->heads * shape->key_dim,
@@ -96,10 +98,15 @@ static void gather_run(const kr_job *job, uint32_t head, kr_scratch scratch)
 
         for (uint64_t t = 0; t < visible; t += KR_PAGE_TOKENS)
             job->ops->row_dot(&(kr_row_dot_args){
-                .query = job->query + ((size_t)q * s->heads + head) * s->key_dim, .queries = 1,
-                .query_stride = s->key_dim, .dim = s->key_dim, .type = s->kv_dtype,
-                .row = kr_view_key_row(job->view, kv_head, t), .row_stride = s->key_dim,
-                .rows = visible - t < KR_PAGE_TOKENS ? visible - t : KR_PAGE_TOKENS, .out = score + t,
+                .query = job->query + ((size_t)q * s->heads + head) * s->key_dim,
+                .queries = 1,
+                .query_stride = s->key_dim,
+                .dim = s->key_dim,
+                .type = s->kv_dtype,
+                .row = kr_view_key_row(job->view, kv_head, t),
+                .row_stride = s->key_dim,
+                .rows = visible - t < KR_PAGE_TOKENS ? visible - t : KR_PAGE_TOKENS,
+                .out = score + t,
                 .out_stride = KR_PAGE_TOKENS,
             });
         add_softmax(score, visible, s->softmax_scale, sums_of(job->view, head));
@@ -130,7 +137,11 @@ static uint32_t keep_heavy(const kr_job *job, float *sum, uint64_t n, uint32_t *
 {
     uint64_t nan = 0;
     const uint32_t count = job->ops->select_topk(&(kr_select_topk_args){
-        .score = sum, .n = n, .k = (uint32_t)state_of(job->view)->heavy, .position = position, .scratch = scratch,
+        .score = sum,
+        .n = n,
+        .k = (uint32_t)state_of(job->view)->heavy,
+        .position = position,
+        .scratch = scratch,
         .nan_count = &nan,
     });
 
@@ -175,7 +186,10 @@ static void attend_run(const kr_job *job, uint32_t part, kr_scratch scratch)
     kr_attend_list_run(job, source_of(job), lists_of(job->view->shape), part, scratch);
 }
 
-static uint32_t merge_parts(const kr_job *job) { return kr_merge_list_parts(job, lists_of(job->view->shape)); }
+static uint32_t merge_parts(const kr_job *job)
+{
+    return kr_merge_list_parts(job, lists_of(job->view->shape));
+}
 
 /* Merge, then the step's softmax over the attended tokens goes into the sums. */
 static void merge_run(const kr_job *job, uint32_t head, kr_scratch scratch)
@@ -190,9 +204,16 @@ static void merge_run(const kr_job *job, uint32_t head, kr_scratch scratch)
         return;
     for (uint32_t i = 0; i < count; i++)
         job->ops->row_dot(&(kr_row_dot_args){
-            .query = job->query + (size_t)head * s->key_dim, .queries = 1, .query_stride = s->key_dim,
-            .dim = s->key_dim, .type = s->kv_dtype, .row = kr_view_key_row(job->view, kr_list_kv_head(&ref), selected[i]),
-            .row_stride = s->key_dim, .rows = 1, .out = score + i, .out_stride = 1,
+            .query = job->query + (size_t)head * s->key_dim,
+            .queries = 1,
+            .query_stride = s->key_dim,
+            .dim = s->key_dim,
+            .type = s->kv_dtype,
+            .row = kr_view_key_row(job->view, kr_list_kv_head(&ref), selected[i]),
+            .row_stride = s->key_dim,
+            .rows = 1,
+            .out = score + i,
+            .out_stride = 1,
         });
     memset(added, 0, sizeof(float) * count);
     add_softmax(score, count, s->softmax_scale, added);
@@ -236,10 +257,11 @@ const kr_method kr_method_h2o = {
     .lists = lists,
     .scratch_bytes = scratch_bytes,
     .end_prefill = end_prefill,
-    .stage = {
-        [KR_STAGE_SELECT] = {.parts = select_parts, .run = select_run},
-        [KR_STAGE_GATHER] = {.parts = gather_parts, .run = gather_run},
-        [KR_STAGE_ATTEND] = {.parts = attend_parts, .run = attend_run},
-        [KR_STAGE_MERGE] = {.parts = merge_parts, .run = merge_run},
-    },
+    .stage =
+        {
+            [KR_STAGE_SELECT] = {.parts = select_parts, .run = select_run},
+            [KR_STAGE_GATHER] = {.parts = gather_parts, .run = gather_run},
+            [KR_STAGE_ATTEND] = {.parts = attend_parts, .run = attend_run},
+            [KR_STAGE_MERGE] = {.parts = merge_parts, .run = merge_run},
+        },
 };

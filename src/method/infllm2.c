@@ -23,7 +23,10 @@ enum { UNIT_DEFAULT = 64, BLOCKS_DEFAULT = 64, KERNEL_DEFAULT = 32 };
 
 static uint32_t or_default(uint32_t value, uint32_t fallback) { return value != 0 ? value : fallback; }
 static uint32_t unit_of(const kr_method_config *c) { return or_default(c->unit, UNIT_DEFAULT); }
-static uint32_t budget_of(const kr_method_config *c) { return or_default(c->budget, BLOCKS_DEFAULT * unit_of(c)); }
+static uint32_t budget_of(const kr_method_config *c)
+{
+    return or_default(c->budget, BLOCKS_DEFAULT * unit_of(c));
+}
 static uint32_t kernel_of(const kr_method_config *c) { return or_default(c->parameter[0], KERNEL_DEFAULT); }
 static uint32_t stride_of(const kr_method_config *c) { return kernel_of(c) / 2; }
 static uint32_t init_of(const kr_method_config *c) { return or_default(c->parameter[1], 1); }
@@ -31,8 +34,8 @@ static uint32_t window_of(const kr_method_config *c) { return or_default(c->para
 static uint32_t dense_of(const kr_method_config *c) { return or_default(c->parameter[3], 8192); }
 static uint32_t lists_of(const kr_attention_shape *shape) { return shape->kv_heads; }
 
-static kr_status plan_infllm2(const kr_method_config *config, const kr_attention_shape *shape, uint64_t context_max,
-                              kr_method_plan *plan, kr_err *err)
+static kr_status plan_infllm2(const kr_method_config *config, const kr_attention_shape *shape,
+                              uint64_t context_max, kr_method_plan *plan, kr_err *err)
 {
     kr_method_plan p;
     const kr_status status = kr_list_plan("infllm2", config, shape, 0, &p, err);
@@ -43,18 +46,20 @@ static kr_status plan_infllm2(const kr_method_config *config, const kr_attention
     if (status != KR_OK)
         return status;
     if (kernel % 2 != 0 || unit % kernel != 0 || KR_PAGE_TOKENS % unit != 0)
-        return kr_fail(err, KR_E_SHAPE, "infllm2: kernel %u must be even and divide the block of %u, which divides %d",
-                       kernel, unit, KR_PAGE_TOKENS);
+        return kr_fail(err, KR_E_SHAPE,
+                       "infllm2: kernel %u must be even and divide the block of %u, which divides %d", kernel,
+                       unit, KR_PAGE_TOKENS);
     if (budget_of(config) < unit || budget_of(config) % unit != 0 || budget_of(config) / unit > KR_TOPK_MAX)
-        return kr_fail(err, KR_E_LIMIT, "infllm2: budget %u, must be 1..%d whole blocks of %u", budget_of(config),
-                       KR_TOPK_MAX, unit);
+        return kr_fail(err, KR_E_LIMIT, "infllm2: budget %u, must be 1..%d whole blocks of %u",
+                       budget_of(config), KR_TOPK_MAX, unit);
     if (!p.dense) {
-        const uint64_t most = budget_of(config) + (uint64_t)init_of(config) * unit + window_of(config) + 2 * unit;
+        const uint64_t most = budget_of(config) + (uint64_t)init_of(config) * unit + window_of(config) +
+                              2 * unit;
 
         p.granularity = KR_UNIT_BLOCK;
         p.unit_tokens = unit;
-        p.page_index_bytes =
-            (uint32_t)(shape->kv_heads * (KR_PAGE_TOKENS / stride_of(config)) * shape->key_dim * element);
+        p.page_index_bytes = (uint32_t)(shape->kv_heads * (KR_PAGE_TOKENS / stride_of(config)) *
+                                        shape->key_dim * element);
         p.selected_max = (uint32_t)(most > dense_of(config) ? most : dense_of(config));
         p.cost[KR_STAGE_SCORE].per_context_token = (kr_work){
             .flops = 2 * (uint64_t)shape->heads * shape->key_dim / stride_of(config),
@@ -107,7 +112,10 @@ static uint64_t entries_of(const kr_job *job)
     return visible < kernel ? 0 : (visible - kernel) / stride_of(job->config) + 1;
 }
 
-static uint64_t blocks_of(const kr_job *job) { return kr_ceil_div(kr_job_visible(job, 0), job->plan->unit_tokens); }
+static uint64_t blocks_of(const kr_job *job)
+{
+    return kr_ceil_div(kr_job_visible(job, 0), job->plan->unit_tokens);
+}
 
 static float *scores_of(const kr_job *job, uint32_t head)
 {
@@ -145,15 +153,22 @@ static void score_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
 {
     const kr_attention_shape *s = job->view->shape;
     const uint32_t group = s->heads / s->kv_heads, first = kv_head * group, stride = stride_of(job->config);
-    const uint64_t entries = entries_of(job), a_page = KR_PAGE_TOKENS / stride, a_block = job->plan->unit_tokens / stride;
+    const uint64_t entries = entries_of(job), a_page = KR_PAGE_TOKENS / stride,
+                   a_block = job->plan->unit_tokens / stride;
     float *sum = scores_of(job, first), *rank = rank_of(job, kv_head);
 
     (void)scratch;
     for (uint64_t j = 0; j < entries; j += a_page)
         job->ops->row_dot(&(kr_row_dot_args){
-            .query = job->query + (size_t)first * s->key_dim, .queries = group, .query_stride = s->key_dim,
-            .dim = s->key_dim, .type = s->kv_dtype, .row = entry_of(job, kv_head, j),
-            .rows = entries - j < a_page ? entries - j : a_page, .row_stride = s->key_dim, .out = sum + j,
+            .query = job->query + (size_t)first * s->key_dim,
+            .queries = group,
+            .query_stride = s->key_dim,
+            .dim = s->key_dim,
+            .type = s->kv_dtype,
+            .row = entry_of(job, kv_head, j),
+            .rows = entries - j < a_page ? entries - j : a_page,
+            .row_stride = s->key_dim,
+            .out = sum + j,
             .out_stride = entries,
         });
     for (uint32_t h = 0; h < group; h++)
@@ -168,7 +183,10 @@ static void score_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
     }
 }
 
-static uint32_t select_parts(const kr_job *job) { return kr_job_is_dense(job) ? 0 : job->view->shape->kv_heads; }
+static uint32_t select_parts(const kr_job *job)
+{
+    return kr_job_is_dense(job) ? 0 : job->view->shape->kv_heads;
+}
 
 static void select_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
 {
@@ -183,10 +201,15 @@ static void select_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
     for (uint64_t b = 0; b < (takes_all(job) ? blocks : init); b++)
         selected[count++] = (uint32_t)b;
     if (!takes_all(job)) {
-        const uint32_t chosen = local == init ? 0 : job->ops->select_topk(&(kr_select_topk_args){
-            .score = rank_of(job, kv_head) + init, .n = local - init, .k = budget_of(job->config) / (uint32_t)unit,
-            .position = selected + count, .scratch = scratch.memory, .nan_count = &nan,
-        });
+        const uint32_t chosen = local == init ? 0
+                                              : job->ops->select_topk(&(kr_select_topk_args){
+                                                    .score = rank_of(job, kv_head) + init,
+                                                    .n = local - init,
+                                                    .k = budget_of(job->config) / (uint32_t)unit,
+                                                    .position = selected + count,
+                                                    .scratch = scratch.memory,
+                                                    .nan_count = &nan,
+                                                });
 
         for (uint32_t i = 0; i < chosen; i++)
             selected[count + i] += (uint32_t)init;
@@ -240,11 +263,12 @@ const kr_method kr_method_infllm2 = {
     .workspace_bytes = workspace_bytes,
     .lists = lists,
     .scratch_bytes = scratch_bytes,
-    .stage = {
-        [KR_STAGE_APPEND] = {.parts = append_parts, .run = append_run},
-        [KR_STAGE_SCORE] = {.parts = score_parts, .run = score_run},
-        [KR_STAGE_SELECT] = {.parts = select_parts, .run = select_run},
-        [KR_STAGE_ATTEND] = {.parts = attend_parts, .run = attend_run},
-        [KR_STAGE_MERGE] = {.parts = merge_parts, .run = merge_run},
-    },
+    .stage =
+        {
+            [KR_STAGE_APPEND] = {.parts = append_parts, .run = append_run},
+            [KR_STAGE_SCORE] = {.parts = score_parts, .run = score_run},
+            [KR_STAGE_SELECT] = {.parts = select_parts, .run = select_run},
+            [KR_STAGE_ATTEND] = {.parts = attend_parts, .run = attend_run},
+            [KR_STAGE_MERGE] = {.parts = merge_parts, .run = merge_run},
+        },
 };

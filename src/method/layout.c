@@ -54,9 +54,9 @@ static void lay_out(const kr_attention_shape *shape, const kr_method_plan *plan,
     layout->block_bytes = kr_align_up(layout->index_offset + layout->index_bytes, KR_BLOCK_ALIGN);
 }
 
-kr_status kr_layout_page(const kr_attention_shape *shape, const kr_method_plan *plan,
-                         const uint8_t *group_of, uint32_t layers, uint32_t group,
-                         kr_layout *layout, uint64_t *page_bytes, kr_err *err)
+kr_status kr_layout_page(const kr_attention_shape *shape, const kr_method_plan *plan, const uint8_t *group_of,
+                         uint32_t layers, uint32_t group, kr_layout *layout, uint64_t *page_bytes,
+                         kr_err *err)
 {
     uint64_t offset = 0;
 

@@ -21,8 +21,8 @@ kr_attention_shape kr_attention_shape_of(const kr_model *model, uint32_t layer);
 /* Lays out the page of one group. shape, plan, group_of and layout are [layers]; entries of layers
  * in other groups are left alone. *page_bytes is 0 when the group has no layer.
  * KR_E_SHAPE: a shape is zero or over the limits of model.h. */
-kr_status kr_layout_page(const kr_attention_shape *shape, const kr_method_plan *plan,
-                         const uint8_t *group_of, uint32_t layers, uint32_t group,
-                         kr_layout *layout, uint64_t *page_bytes, kr_err *err);
+kr_status kr_layout_page(const kr_attention_shape *shape, const kr_method_plan *plan, const uint8_t *group_of,
+                         uint32_t layers, uint32_t group, kr_layout *layout, uint64_t *page_bytes,
+                         kr_err *err);
 
 #endif

@@ -19,14 +19,23 @@
 #include "method/attend_list.h"
 #include "method/training_free.h"
 
-enum { BUDGET_DEFAULT = 4096, UNIT_DEFAULT = 64, LOGICAL_DEFAULT = 16, INTERVAL_DEFAULT = 4, PAGES_LEAST = 3,
-       SCORE_PAGES = 64 };
+enum {
+    BUDGET_DEFAULT = 4096,
+    UNIT_DEFAULT = 64,
+    LOGICAL_DEFAULT = 16,
+    INTERVAL_DEFAULT = 4,
+    PAGES_LEAST = 3,
+    SCORE_PAGES = 64
+};
 
 static uint32_t or_default(uint32_t value, uint32_t fallback) { return value != 0 ? value : fallback; }
 static uint32_t budget_of(const kr_method_config *c) { return or_default(c->budget, BUDGET_DEFAULT); }
 static uint32_t unit_of(const kr_method_config *c) { return or_default(c->unit, UNIT_DEFAULT); }
 static uint32_t logical_of(const kr_method_config *c) { return or_default(c->parameter[0], LOGICAL_DEFAULT); }
-static uint32_t interval_of(const kr_method_config *c) { return or_default(c->parameter[1], INTERVAL_DEFAULT); }
+static uint32_t interval_of(const kr_method_config *c)
+{
+    return or_default(c->parameter[1], INTERVAL_DEFAULT);
+}
 static uint32_t sink_of(const kr_method_config *c) { return or_default(c->parameter[4], 128); }
 static uint32_t local_of(const kr_method_config *c) { return or_default(c->parameter[5], 256); }
 static uint32_t lists_of(const kr_attention_shape *shape) { return shape->heads; }
@@ -43,8 +52,8 @@ static uint32_t pages_kept(const kr_method_config *c)
     return pages > PAGES_LEAST ? pages : PAGES_LEAST;
 }
 
-static kr_status plan_lserve(const kr_method_config *config, const kr_attention_shape *shape, uint64_t context_max,
-                             kr_method_plan *plan, kr_err *err)
+static kr_status plan_lserve(const kr_method_config *config, const kr_attention_shape *shape,
+                             uint64_t context_max, kr_method_plan *plan, kr_err *err)
 {
     kr_method_plan p;
     const kr_status status = kr_list_plan("lserve", config, shape, 0, &p, err);
@@ -54,18 +63,24 @@ static kr_status plan_lserve(const kr_method_config *config, const kr_attention_
     (void)context_max;
     if (status != KR_OK)
         return status;
-    if (logical > KR_TILE_TOKENS || unit % logical != 0 || KR_PAGE_TOKENS % unit != 0 || KR_TILE_TOKENS % logical != 0)
-        return kr_fail(err, KR_E_SHAPE, "lserve: pages of %u in logical pages of %u; a logical page divides %d, a page "
-                       "is whole logical pages and divides %d", unit, logical, KR_TILE_TOKENS, KR_PAGE_TOKENS);
+    if (logical > KR_TILE_TOKENS || unit % logical != 0 || KR_PAGE_TOKENS % unit != 0 ||
+        KR_TILE_TOKENS % logical != 0)
+        return kr_fail(err, KR_E_SHAPE,
+                       "lserve: pages of %u in logical pages of %u; a logical page divides %d, a page "
+                       "is whole logical pages and divides %d",
+                       unit, logical, KR_TILE_TOKENS, KR_PAGE_TOKENS);
     if (unit % interval_of(config) != 0)
-        return kr_fail(err, KR_E_SHAPE, "lserve: interval %u must divide the page of %u", interval_of(config), unit);
+        return kr_fail(err, KR_E_SHAPE, "lserve: interval %u must divide the page of %u", interval_of(config),
+                       unit);
     if (pages_kept(config) > KR_TOPK_MAX)
-        return kr_fail(err, KR_E_LIMIT, "lserve: budget %u, must be at most %u", budget_of(config), KR_TOPK_MAX * unit);
+        return kr_fail(err, KR_E_LIMIT, "lserve: budget %u, must be at most %u", budget_of(config),
+                       KR_TOPK_MAX * unit);
     if (!p.dense) {
         const uint32_t streaming = sink_of(config) + local_of(config), most = pages_kept(config) * unit;
 
         p.granularity = KR_UNIT_PAGE;
-        p.page_index_bytes = (uint32_t)(shape->kv_heads * (KR_PAGE_TOKENS / logical) * 2 * shape->key_dim * element);
+        p.page_index_bytes = (uint32_t)(shape->kv_heads * (KR_PAGE_TOKENS / logical) * 2 * shape->key_dim *
+                                        element);
         p.record_body_bytes = sizeof(uint32_t) * shape->heads * (1 + (uint64_t)pages_kept(config));
         p.selected_max = most > budget_of(config) ? most : budget_of(config);
         p.selected_max = p.selected_max > streaming ? p.selected_max : streaming;
@@ -84,8 +99,8 @@ static kr_status plan_lserve(const kr_method_config *config, const kr_attention_
 static uint8_t *bounds_of(const kr_job *job, uint32_t kv_head, uint64_t token)
 {
     const kr_attention_shape *s = job->view->shape;
-    const uint64_t logical = logical_of(job->config), page = kv_head * (KR_PAGE_TOKENS / logical) +
-                                                           token % KR_PAGE_TOKENS / logical;
+    const uint64_t logical = logical_of(job->config),
+                   page = kv_head * (KR_PAGE_TOKENS / logical) + token % KR_PAGE_TOKENS / logical;
 
     return (uint8_t *)kr_view_index(job->view, token / KR_PAGE_TOKENS) +
            page * 2 * s->key_dim * kr_dtype_bytes(s->kv_dtype);
@@ -106,8 +121,13 @@ static void append_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
         for (uint32_t c = 0; c < s->key_dim; c++)
             memcpy(tile + c * KR_TILE_TOKENS * element, key + c * element, element);
         job->ops->page_bounds_append(&(kr_page_bounds_args){
-            .key_tile = tile, .first = 0, .count = 1, .reset = t % logical_of(job->config) == 0, .dim = s->key_dim,
-            .type = s->kv_dtype, .bounds = bounds_of(job, kv_head, t),
+            .key_tile = tile,
+            .first = 0,
+            .count = 1,
+            .reset = t % logical_of(job->config) == 0,
+            .dim = s->key_dim,
+            .type = s->kv_dtype,
+            .bounds = bounds_of(job, kv_head, t),
         });
     }
 }
@@ -121,7 +141,10 @@ static uint32_t *choice_of(const kr_job *job, uint32_t head)
     return (uint32_t *)kr_view_record_body(job->view) + (size_t)head * (1 + pages_kept(job->config));
 }
 
-static uint64_t logical_pages(const kr_job *job) { return kr_ceil_div(kr_job_visible(job, 0), logical_of(job->config)); }
+static uint64_t logical_pages(const kr_job *job)
+{
+    return kr_ceil_div(kr_job_visible(job, 0), logical_of(job->config));
+}
 
 static float *scores_of(const kr_job *job, uint32_t head)
 {
@@ -158,7 +181,8 @@ static uint32_t score_parts(const kr_job *job)
 static void score_run(const kr_job *job, uint32_t part, kr_scratch scratch)
 {
     const kr_attention_shape *s = job->view->shape;
-    const uint32_t kv_head = part % s->kv_heads, group = s->heads / s->kv_heads, logical = logical_of(job->config);
+    const uint32_t kv_head = part % s->kv_heads, group = s->heads / s->kv_heads,
+                   logical = logical_of(job->config);
     const uint64_t most = SCORE_PAGES * KR_PAGE_TOKENS / logical, first = part / s->kv_heads * most;
     const uint64_t left = logical_pages(job) - first, units = left < most ? left : most;
     const void **bounds = scratch.memory;
@@ -169,8 +193,12 @@ static void score_run(const kr_job *job, uint32_t part, kr_scratch scratch)
         bounds[u] = bounds_of(job, kv_head, (first + u) * logical);
     for (uint32_t h = kv_head * group; h < (kv_head + 1) * group; h++)
         job->ops->page_score(&(kr_page_score_args){
-            .query = job->query + (size_t)h * s->key_dim, .bounds = bounds, .units = units, .dim = s->key_dim,
-            .type = s->kv_dtype, .score = scores_of(job, h) + first,
+            .query = job->query + (size_t)h * s->key_dim,
+            .bounds = bounds,
+            .units = units,
+            .dim = s->key_dim,
+            .type = s->kv_dtype,
+            .score = scores_of(job, h) + first,
         });
 }
 
@@ -191,9 +219,15 @@ static void choose_pages(const kr_job *job, uint32_t head, void *scratch)
             best = best > score[p * ratio + l] || isnan(best) ? best : score[p * ratio + l];
         score[p] = best;
     }
-    choice[0] = kept < 2 ? 0 : job->ops->select_topk(&(kr_select_topk_args){
-        .score = score, .n = pages - 1, .k = kept - 1, .position = choice + 1, .scratch = scratch, .nan_count = &nan,
-    });
+    choice[0] = kept < 2 ? 0
+                         : job->ops->select_topk(&(kr_select_topk_args){
+                               .score = score,
+                               .n = pages - 1,
+                               .k = kept - 1,
+                               .position = choice + 1,
+                               .scratch = scratch,
+                               .nan_count = &nan,
+                           });
     choice[++choice[0]] = (uint32_t)(pages - 1);
     kr_count_nan(job, nan);
 }
@@ -280,11 +314,12 @@ const kr_method kr_method_lserve = {
     .lists = lists,
     .scratch_bytes = scratch_bytes,
     .end_prefill = end_prefill,
-    .stage = {
-        [KR_STAGE_APPEND] = {.parts = append_parts, .run = append_run},
-        [KR_STAGE_SCORE] = {.parts = score_parts, .run = score_run},
-        [KR_STAGE_SELECT] = {.parts = select_parts, .run = select_run},
-        [KR_STAGE_ATTEND] = {.parts = attend_parts, .run = attend_run},
-        [KR_STAGE_MERGE] = {.parts = merge_parts, .run = merge_run},
-    },
+    .stage =
+        {
+            [KR_STAGE_APPEND] = {.parts = append_parts, .run = append_run},
+            [KR_STAGE_SCORE] = {.parts = score_parts, .run = score_run},
+            [KR_STAGE_SELECT] = {.parts = select_parts, .run = select_run},
+            [KR_STAGE_ATTEND] = {.parts = attend_parts, .run = attend_run},
+            [KR_STAGE_MERGE] = {.parts = merge_parts, .run = merge_run},
+        },
 };

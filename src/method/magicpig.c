@@ -47,7 +47,10 @@ double kr_magicpig_weight(double cosine, uint32_t bits, uint32_t tables)
 /* ---- record: state, planes [tables * bits][key_dim], mu [kv_heads][key_dim], first [kv_heads][tables]
  * [codes + 1], member [kv_heads][tables][capacity] ---- */
 
-float *kr_magicpig_planes(const kr_view *view) { return (float *)((kr_magicpig_state *)kr_view_record_body(view) + 1); }
+float *kr_magicpig_planes(const kr_view *view)
+{
+    return (float *)((kr_magicpig_state *)kr_view_record_body(view) + 1);
+}
 
 static float *mu_of(const kr_view *view, const kr_method_config *c, uint32_t kv_head)
 {
@@ -72,13 +75,15 @@ static uint64_t fixed_bytes(const kr_method_config *c, const kr_attention_shape 
 static uint32_t *member_of(const kr_view *view, const kr_method_config *c, uint32_t kv_head, uint32_t table)
 {
     const uint64_t lists = (uint64_t)view->shape->kv_heads * tables_of(c);
-    const uint64_t capacity = (view->record->body_bytes - fixed_bytes(c, view->shape)) / sizeof(uint32_t) / lists;
+    const uint64_t capacity = (view->record->body_bytes - fixed_bytes(c, view->shape)) / sizeof(uint32_t) /
+                              lists;
 
-    return first_of(view, c, view->shape->kv_heads, 0) + ((uint64_t)kv_head * tables_of(c) + table) * capacity;
+    return first_of(view, c, view->shape->kv_heads, 0) +
+           ((uint64_t)kv_head * tables_of(c) + table) * capacity;
 }
 
-static kr_status plan_magicpig(const kr_method_config *config, const kr_attention_shape *shape, uint64_t context_max,
-                               kr_method_plan *plan, kr_err *err)
+static kr_status plan_magicpig(const kr_method_config *config, const kr_attention_shape *shape,
+                               uint64_t context_max, kr_method_plan *plan, kr_err *err)
 {
     kr_method_plan p;
     const kr_status status = kr_list_plan("magicpig", config, shape, 0, &p, err);
@@ -96,7 +101,8 @@ static kr_status plan_magicpig(const kr_method_config *config, const kr_attentio
                               sizeof(uint32_t) * shape->kv_heads * tables_of(config) * context_max;
         p.selected_max = (uint32_t)context_max; /* sampling has no bound */
         p.cost[KR_STAGE_SCORE].fixed = (kr_work){
-            .flops = 2 * planes * shape->key_dim * shape->heads, .read_bytes = planes * shape->key_dim * sizeof(float),
+            .flops = 2 * planes * shape->key_dim * shape->heads,
+            .read_bytes = planes * shape->key_dim * sizeof(float),
         };
         /* Random keys share a code of one table once in 2^bits. */
         p.cost[KR_STAGE_SELECT].per_context_token = (kr_work){
@@ -124,14 +130,22 @@ static void draw_planes(const kr_view *view, const kr_method_config *c)
 }
 
 /* Codes of one vector in all tables; dots is scratch of tables * bits floats. */
-static void hash(const kr_view *view, const kr_method_config *c, const kr_ops *ops, const float *x, float *dots,
-                 uint16_t *code)
+static void hash(const kr_view *view, const kr_method_config *c, const kr_ops *ops, const float *x,
+                 float *dots, uint16_t *code)
 {
     const uint32_t bits = bits_of(c), dim = view->shape->key_dim;
 
     ops->row_dot(&(kr_row_dot_args){
-        .query = x, .queries = 1, .query_stride = dim, .dim = dim, .type = KR_F32, .row = kr_magicpig_planes(view),
-        .rows = (uint64_t)tables_of(c) * bits, .row_stride = dim, .out = dots, .out_stride = (uint64_t)tables_of(c) * bits,
+        .query = x,
+        .queries = 1,
+        .query_stride = dim,
+        .dim = dim,
+        .type = KR_F32,
+        .row = kr_magicpig_planes(view),
+        .rows = (uint64_t)tables_of(c) * bits,
+        .row_stride = dim,
+        .out = dots,
+        .out_stride = (uint64_t)tables_of(c) * bits,
     });
     for (uint32_t l = 0; l < tables_of(c); l++) {
         code[l] = 0;
@@ -140,7 +154,8 @@ static void hash(const kr_view *view, const kr_method_config *c, const kr_ops *o
     }
 }
 
-static void load_centred(const kr_view *view, const kr_method_config *c, uint32_t kv_head, uint64_t token, float *out)
+static void load_centred(const kr_view *view, const kr_method_config *c, uint32_t kv_head, uint64_t token,
+                         float *out)
 {
     const kr_attention_shape *s = view->shape;
     const float *mu = mu_of(view, c, kv_head);
@@ -150,7 +165,8 @@ static void load_centred(const kr_view *view, const kr_method_config *c, uint32_
         out[d] -= mu[d];
 }
 
-static void find_mu(const kr_view *view, const kr_method_config *c, uint32_t kv_head, uint64_t begin, uint64_t end)
+static void find_mu(const kr_view *view, const kr_method_config *c, uint32_t kv_head, uint64_t begin,
+                    uint64_t end)
 {
     const uint32_t dim = view->shape->key_dim;
     float *mu = mu_of(view, c, kv_head), key[KR_ATTEND_DIM_MAX];
@@ -167,8 +183,8 @@ static void find_mu(const kr_view *view, const kr_method_config *c, uint32_t kv_
 }
 
 /* Counting sort of tokens [begin, begin + n) by code, table by table; code is [n][tables]. */
-static void fill_tables(const kr_view *view, const kr_method_config *c, uint32_t kv_head, uint64_t begin, uint64_t n,
-                        const uint16_t *code)
+static void fill_tables(const kr_view *view, const kr_method_config *c, uint32_t kv_head, uint64_t begin,
+                        uint64_t n, const uint16_t *code)
 {
     const uint32_t tables = tables_of(c);
 
@@ -187,8 +203,8 @@ static void fill_tables(const kr_view *view, const kr_method_config *c, uint32_t
     }
 }
 
-static kr_status end_prefill(const kr_view *view, const kr_method_config *c, const kr_ops *ops, kr_scratch scratch,
-                             kr_err *err)
+static kr_status end_prefill(const kr_view *view, const kr_method_config *c, const kr_ops *ops,
+                             kr_scratch scratch, kr_err *err)
 {
     kr_magicpig_state *st = kr_view_record_body(view);
     uint16_t *code = scratch.memory;
@@ -273,7 +289,8 @@ static void own_fill(const kr_list_ref *ref, uint32_t segment, kr_list_segment *
 {
     const kr_job *job = ref->job;
     const kr_magicpig_state *st = kr_view_record_body(job->view);
-    const uint32_t *token = kr_list_selected(ref) + (size_t)segment * KR_SEGMENT, dim = job->view->shape->key_dim;
+    const uint32_t *token = kr_list_selected(ref) + (size_t)segment * KR_SEGMENT,
+                   dim = job->view->shape->key_dim;
     const float *query = job->query + (size_t)ref->list * dim;
     float key[KR_ATTEND_DIM_MAX];
 
@@ -284,14 +301,18 @@ static void own_fill(const kr_list_ref *ref, uint32_t segment, kr_list_segment *
         if (token[i] < st->hashed_begin || token[i] >= st->hashed_end)
             continue;
         load_centred(job->view, job->config, kr_list_kv_head(ref), token[i], key);
-        out->bias[i] = (float)-log(kr_magicpig_weight(cosine(query, key, dim), bits_of(job->config),
-                                                      tables_of(job->config)) + weight_floor);
+        out->bias[i] = (float)-log(
+            kr_magicpig_weight(cosine(query, key, dim), bits_of(job->config), tables_of(job->config)) +
+            weight_floor);
     }
 }
 
 static const kr_list_source own = {own_segments, own_segments_max, own_fill, NULL};
 
-static const kr_list_source *source_of(const kr_job *job) { return kr_job_is_dense(job) ? &kr_list_dense : &own; }
+static const kr_list_source *source_of(const kr_job *job)
+{
+    return kr_job_is_dense(job) ? &kr_list_dense : &own;
+}
 
 KR_LIST_STAGES(source_of, lists_of)
 
@@ -314,7 +335,8 @@ static size_t scratch_bytes(const kr_method_plan *plan, const kr_attention_shape
 {
     const size_t attend = kr_attend_list_scratch(shape, lists_of(shape));
     /* The record tells the number of tables: 4 bytes a KV head, table and token, and some more. */
-    const uint64_t tables = plan->record_body_bytes / (sizeof(uint32_t) * shape->kv_heads * (context_max + !context_max));
+    const uint64_t tables = plan->record_body_bytes /
+                            (sizeof(uint32_t) * shape->kv_heads * (context_max + !context_max));
     const uint64_t most = tables < TABLES_MAX ? tables : TABLES_MAX;
     const size_t build = kr_align_up(context_max * most * sizeof(uint16_t), 64) +
                          sizeof(float) * TABLES_MAX * BITS_MAX;
@@ -333,9 +355,10 @@ const kr_method kr_method_magicpig = {
     .lists = lists,
     .scratch_bytes = scratch_bytes,
     .end_prefill = end_prefill,
-    .stage = {
-        [KR_STAGE_SELECT] = {.parts = select_parts, .run = select_run},
-        [KR_STAGE_ATTEND] = {.parts = attend_parts, .run = attend_run},
-        [KR_STAGE_MERGE] = {.parts = merge_parts, .run = merge_run},
-    },
+    .stage =
+        {
+            [KR_STAGE_SELECT] = {.parts = select_parts, .run = select_run},
+            [KR_STAGE_ATTEND] = {.parts = attend_parts, .run = attend_run},
+            [KR_STAGE_MERGE] = {.parts = merge_parts, .run = merge_run},
+        },
 };

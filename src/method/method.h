@@ -30,14 +30,14 @@ enum { KR_METHOD_ABI = 1, KR_SEGMENT = 1024, KR_TOPK_MAX = 8192 };
 
 /* What the user asked for; 0 means the method's documented default. Sent to the node at open. */
 typedef struct {
-    char name[16];             /* "dense", "quest", ... NUL-padded */
-    uint32_t budget;           /* tokens attended per query */
-    uint32_t dense_layers;     /* first layers that stay dense; UINT32_MAX = the method's default */
-    uint32_t unit;             /* tokens per page/block/cluster of the method */
-    uint32_t mode;             /* method's named variant, e.g. Quest eval = 1, kernel = 2 */
-    float threshold;           /* threshold methods */
-    uint32_t parameter[8];     /* method's own, documented in its file (hash bits, tables, ...) */
-    uint32_t reserved;         /* 0 */
+    char name[16];         /* "dense", "quest", ... NUL-padded */
+    uint32_t budget;       /* tokens attended per query */
+    uint32_t dense_layers; /* first layers that stay dense; UINT32_MAX = the method's default */
+    uint32_t unit;         /* tokens per page/block/cluster of the method */
+    uint32_t mode;         /* method's named variant, e.g. Quest eval = 1, kernel = 2 */
+    float threshold;       /* threshold methods */
+    uint32_t parameter[8]; /* method's own, documented in its file (hash bits, tables, ...) */
+    uint32_t reserved;     /* 0 */
     uint64_t seed;
 } kr_method_config;
 
@@ -51,16 +51,16 @@ typedef enum { KR_UNIT_TOKEN, KR_UNIT_PAGE, KR_UNIT_BLOCK, KR_UNIT_CLUSTER } kr_
 typedef struct {
     kr_keys_layout keys;
     kr_granularity granularity;
-    uint32_t unit_tokens;          /* tokens per selection unit */
-    bool dense;                    /* this layer attends to everything: score/select absent */
-    bool owns_index;               /* false: uses the selection of layer index_owner */
+    uint32_t unit_tokens; /* tokens per selection unit */
+    bool dense;           /* this layer attends to everything: score/select absent */
+    bool owns_index;      /* false: uses the selection of layer index_owner */
     uint16_t index_owner;
-    bool separate_index_query;     /* an INDEX message precedes ATTEND */
-    uint32_t index_query_bytes;    /* per token row on the wire; 0 without separate_index_query */
-    uint32_t index_key_bytes;      /* per token row on the wire */
-    uint32_t page_index_bytes;     /* index area of one page of this layer, all KV heads */
-    uint64_t record_body_bytes;    /* for a session of the declared maximum length */
-    uint32_t selected_max;         /* largest number of tokens one query row attends; 0 = all */
+    bool separate_index_query;  /* an INDEX message precedes ATTEND */
+    uint32_t index_query_bytes; /* per token row on the wire; 0 without separate_index_query */
+    uint32_t index_key_bytes;   /* per token row on the wire */
+    uint32_t page_index_bytes;  /* index area of one page of this layer, all KV heads */
+    uint64_t record_body_bytes; /* for a session of the declared maximum length */
+    uint32_t selected_max;      /* largest number of tokens one query row attends; 0 = all */
     /* Per decode query row, for pricing: work = fixed + context * per_context + units * per_unit
      * + attended * per_attended; stage order as kr_stage_kind. */
     struct {
@@ -74,23 +74,23 @@ typedef struct {
     const kr_method_plan *plan;
     const kr_method_config *config;
     const kr_ops *ops;
-    uint64_t first_position;      /* position of query row 0 */
-    uint32_t queries;             /* query rows = new tokens */
+    uint64_t first_position; /* position of query row 0 */
+    uint32_t queries;        /* query rows = new tokens */
     bool is_prefill;
-    const float *query;           /* [queries][heads][key_dim], post-RoPE; NULL in an INDEX job */
-    const void *index_query;      /* [queries][index_query_bytes] or NULL */
-    const void *index_key;        /* [queries][index_key_bytes] or NULL */
+    const float *query;      /* [queries][heads][key_dim], post-RoPE; NULL in an INDEX job */
+    const void *index_query; /* [queries][index_query_bytes] or NULL */
+    const void *index_key;   /* [queries][index_key_bytes] or NULL */
     /* Method's, zero-filled once, kept from score to merge; of stages that an INDEX message ran, only
      * the selection is kept for ATTEND. */
     void *workspace;
     /* Selection of each list (one per query row and select head), written by select, read by
      * gather/attend; also the payload of an INDICES reply. */
-    uint32_t *selected;           /* [lists][selected_stride] unit or token numbers, ascending */
-    uint32_t *selected_count;     /* [lists] */
+    uint32_t *selected;       /* [lists][selected_stride] unit or token numbers, ascending */
+    uint32_t *selected_count; /* [lists] */
     uint32_t selected_stride;
-    float *output;                /* [queries][heads][value_dim] */
-    uint64_t *nan_count;          /* NaN scores met, added to by select: atomically, parts run at once */
-    uint64_t step;                /* decode step number of the session, for cadence methods */
+    float *output;       /* [queries][heads][value_dim] */
+    uint64_t *nan_count; /* NaN scores met, added to by select: atomically, parts run at once */
+    uint64_t step;       /* decode step number of the session, for cadence methods */
 } kr_job;
 
 /* Per-thread scratch, 64-byte aligned; a part may not assume its contents. */
@@ -112,24 +112,24 @@ typedef struct {
 typedef struct kr_project_job {
     uint32_t rows, layer;
     uint64_t first_position;
-    const float *hidden;          /* [rows][hidden], normed layer input */
-    const float *query_pre_rope;  /* [rows][heads][head_dim] or NULL */
-    const float *key_pre_rope;    /* [rows][kv_heads][head_dim] or NULL */
-    const float *query, *key;     /* post-RoPE, same shapes */
-    void *session_state;          /* [project_state_bytes], kept by the engine per session+layer */
+    const float *hidden;           /* [rows][hidden], normed layer input */
+    const float *query_pre_rope;   /* [rows][heads][head_dim] or NULL */
+    const float *key_pre_rope;     /* [rows][kv_heads][head_dim] or NULL */
+    const float *query, *key;      /* post-RoPE, same shapes */
+    void *session_state;           /* [project_state_bytes], kept by the engine per session+layer */
     void *index_query, *index_key; /* outputs, [rows][bytes of the plan] */
-    const void *weights;          /* opaque: what bind_project returned for this layer */
+    const void *weights;           /* opaque: what bind_project returned for this layer */
 } kr_project_job;
 
 typedef struct kr_method {
-    uint32_t abi; /* KR_METHOD_ABI */
+    uint32_t abi;     /* KR_METHOD_ABI */
     uint32_t version; /* of the record body and page index */
     const char *name, *summary, *source;
 
     /* Fills plan for one layer and a session of at most context_max tokens. KR_E_SHAPE,
      * KR_E_UNSUPPORTED, KR_E_LIMIT say which parameter and its range. */
-    kr_status (*plan)(const kr_method_config *config, const kr_attention_shape *shape,
-                      uint64_t context_max, kr_method_plan *plan, kr_err *err);
+    kr_status (*plan)(const kr_method_config *config, const kr_attention_shape *shape, uint64_t context_max,
+                      kr_method_plan *plan, kr_err *err);
 
     /* Bytes of kr_job.workspace for jobs of up to queries rows over context_max tokens, number of
      * selection lists per query row, and bytes of per-thread scratch. */
@@ -143,8 +143,8 @@ typedef struct kr_method {
 
     /* Called on the node when a prefill ends and decode begins (or a new prompt segment ends),
      * for methods that cluster or hash then. NULL: nothing to do. May be slow. */
-    kr_status (*end_prefill)(const kr_view *view, const kr_method_config *config,
-                             const kr_ops *ops, kr_scratch scratch, kr_err *err);
+    kr_status (*end_prefill)(const kr_view *view, const kr_method_config *config, const kr_ops *ops,
+                             kr_scratch scratch, kr_err *err);
 
     /* Optional; NULL for training-free methods that need no weights on the compute node. */
     size_t project_state_bytes;

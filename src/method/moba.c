@@ -15,11 +15,14 @@
 enum { CHUNK_DEFAULT = 2048, TOPK_DEFAULT = 3 };
 
 static uint32_t unit_of(const kr_method_config *c) { return c->unit != 0 ? c->unit : CHUNK_DEFAULT; }
-static uint32_t budget_of(const kr_method_config *c) { return c->budget != 0 ? c->budget : TOPK_DEFAULT * unit_of(c); }
+static uint32_t budget_of(const kr_method_config *c)
+{
+    return c->budget != 0 ? c->budget : TOPK_DEFAULT * unit_of(c);
+}
 static uint32_t lists_of(const kr_attention_shape *shape) { return shape->heads; }
 
-static kr_status plan_moba(const kr_method_config *config, const kr_attention_shape *shape, uint64_t context_max,
-                           kr_method_plan *plan, kr_err *err)
+static kr_status plan_moba(const kr_method_config *config, const kr_attention_shape *shape,
+                           uint64_t context_max, kr_method_plan *plan, kr_err *err)
 {
     kr_method_plan p;
     const kr_status status = kr_list_plan("moba", config, shape, 0, &p, err);
@@ -28,14 +31,14 @@ static kr_status plan_moba(const kr_method_config *config, const kr_attention_sh
         return status;
     if (budget_of(config) < unit_of(config) || budget_of(config) % unit_of(config) != 0 ||
         budget_of(config) / unit_of(config) > KR_TOPK_MAX)
-        return kr_fail(err, KR_E_LIMIT, "moba: budget %u, must be 1..%d whole chunks of %u", budget_of(config),
-                       KR_TOPK_MAX, unit_of(config));
+        return kr_fail(err, KR_E_LIMIT, "moba: budget %u, must be 1..%d whole chunks of %u",
+                       budget_of(config), KR_TOPK_MAX, unit_of(config));
     if (!p.dense) {
         p.granularity = KR_UNIT_BLOCK;
         p.unit_tokens = unit_of(config);
         p.selected_max = budget_of(config);
-        p.record_body_bytes =
-            sizeof(float) * shape->kv_heads * shape->key_dim * kr_ceil_div(context_max, unit_of(config));
+        p.record_body_bytes = sizeof(float) * shape->kv_heads * shape->key_dim *
+                              kr_ceil_div(context_max, unit_of(config));
         p.cost[KR_STAGE_SCORE].per_unit = (kr_work){
             .flops = 2 * (uint64_t)shape->heads * shape->key_dim,
             .read_bytes = sizeof(float) * shape->kv_heads * shape->key_dim,
@@ -87,14 +90,24 @@ static void select_run(const kr_job *job, uint32_t part, kr_scratch scratch)
 
     if (own > 0 && k > 1) {
         job->ops->row_dot(&(kr_row_dot_args){
-            .query = job->query + ((size_t)ref.query * s->heads + ref.list) * s->key_dim, .queries = 1,
-            .query_stride = s->key_dim, .dim = s->key_dim, .type = KR_F32,
-            .row = sums_of(job->view, kr_list_kv_head(&ref)), .rows = own, .row_stride = s->key_dim, .out = score,
+            .query = job->query + ((size_t)ref.query * s->heads + ref.list) * s->key_dim,
+            .queries = 1,
+            .query_stride = s->key_dim,
+            .dim = s->key_dim,
+            .type = KR_F32,
+            .row = sums_of(job->view, kr_list_kv_head(&ref)),
+            .rows = own,
+            .row_stride = s->key_dim,
+            .out = score,
             .out_stride = own,
         });
         count = job->ops->select_topk(&(kr_select_topk_args){
-            .score = score, .n = own, .k = k - 1, .position = selected,
-            .scratch = (uint8_t *)scratch.memory + kr_align_up(own * sizeof(float), 64), .nan_count = &nan,
+            .score = score,
+            .n = own,
+            .k = k - 1,
+            .position = selected,
+            .scratch = (uint8_t *)scratch.memory + kr_align_up(own * sizeof(float), 64),
+            .nan_count = &nan,
         });
         kr_count_nan(job, nan);
     }
@@ -102,7 +115,10 @@ static void select_run(const kr_job *job, uint32_t part, kr_scratch scratch)
     *kr_list_count(&ref) = count;
 }
 
-static const kr_list_source *source_of(const kr_job *job) { return job->plan->dense ? &kr_list_dense : &kr_list_units; }
+static const kr_list_source *source_of(const kr_job *job)
+{
+    return job->plan->dense ? &kr_list_dense : &kr_list_units;
+}
 
 KR_LIST_STAGES(source_of, lists_of)
 
@@ -124,7 +140,8 @@ static size_t scratch_bytes(const kr_method_plan *plan, const kr_attention_shape
 {
     const size_t attend = kr_attend_list_scratch(shape, lists_of(shape));
     const uint64_t chunks = kr_ceil_div(context_max, plan->unit_tokens);
-    const size_t select = kr_align_up(chunks * sizeof(float), 64) + kr_select_scratch_bytes(chunks, KR_TOPK_MAX);
+    const size_t select = kr_align_up(chunks * sizeof(float), 64) +
+                          kr_select_scratch_bytes(chunks, KR_TOPK_MAX);
 
     return plan->dense || attend > select ? attend : select;
 }
@@ -139,10 +156,11 @@ const kr_method kr_method_moba = {
     .workspace_bytes = workspace_bytes,
     .lists = lists,
     .scratch_bytes = scratch_bytes,
-    .stage = {
-        [KR_STAGE_APPEND] = {.parts = append_parts, .run = append_run},
-        [KR_STAGE_SELECT] = {.parts = select_parts, .run = select_run},
-        [KR_STAGE_ATTEND] = {.parts = attend_parts, .run = attend_run},
-        [KR_STAGE_MERGE] = {.parts = merge_parts, .run = merge_run},
-    },
+    .stage =
+        {
+            [KR_STAGE_APPEND] = {.parts = append_parts, .run = append_run},
+            [KR_STAGE_SELECT] = {.parts = select_parts, .run = select_run},
+            [KR_STAGE_ATTEND] = {.parts = attend_parts, .run = attend_run},
+            [KR_STAGE_MERGE] = {.parts = merge_parts, .run = merge_run},
+        },
 };

@@ -9,10 +9,10 @@
 /* Meaning of kr_method_config.parameter in dsa and msa. budget is the tokens attended, unit the
  * tokens of a block (1 for dsa). */
 enum {
-    KR_NATIVE_HEADS,  /* index heads */
-    KR_NATIVE_DIM,    /* elements of an index key */
-    KR_NATIVE_OWNER,  /* layer whose index this layer uses; its own number when it owns one */
-    KR_NATIVE_PAPER,  /* 1: Table II's accounting: no bytes of FP8 scales, no FLOPs of RoPE parts, no
+    KR_NATIVE_HEADS, /* index heads */
+    KR_NATIVE_DIM,   /* elements of an index key */
+    KR_NATIVE_OWNER, /* layer whose index this layer uses; its own number when it owns one */
+    KR_NATIVE_PAPER, /* 1: Table II's accounting: no bytes of FP8 scales, no FLOPs of RoPE parts, no
                          passes over the scores */
 };
 

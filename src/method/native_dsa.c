@@ -17,8 +17,8 @@ static kr_status check(const kr_method_config *config, const kr_attention_shape 
     if (!shape->latent)
         return kr_fail(err, KR_E_UNSUPPORTED, "dsa: layer %u is not MLA", shape->layer);
     if (heads == 0 || heads > KR_DSA_HEADS_MAX || dim == 0 || dim > KR_DSA_DIM_MAX || dim % 2 != 0)
-        return kr_fail(err, KR_E_SHAPE, "dsa: %u index heads of %u, must be 1..%d of an even 2..%d", heads, dim,
-                       KR_DSA_HEADS_MAX, KR_DSA_DIM_MAX);
+        return kr_fail(err, KR_E_SHAPE, "dsa: %u index heads of %u, must be 1..%d of an even 2..%d", heads,
+                       dim, KR_DSA_HEADS_MAX, KR_DSA_DIM_MAX);
     if (config->budget == 0 || config->budget > KR_TOPK_MAX)
         return kr_fail(err, KR_E_LIMIT, "dsa: budget %u, must be 1..%d tokens", config->budget, KR_TOPK_MAX);
     if (config->parameter[KR_NATIVE_OWNER] > shape->layer)
@@ -41,7 +41,8 @@ static void price_index(const kr_method_config *config, kr_method_plan *plan)
     plan->page_index_bytes = (uint32_t)(KR_PAGE_TOKENS * (dim + scale));
     plan->cost[KR_STAGE_APPEND].fixed.write_bytes += dim + scale;
     plan->cost[KR_STAGE_SCORE].per_context_token = (kr_work){
-        .flops = heads * (2 * dim + (paper ? 0 : 3)), .read_bytes = dim + scale,
+        .flops = heads * (2 * dim + (paper ? 0 : 3)),
+        .read_bytes = dim + scale,
     };
     if (paper)
         return;
@@ -122,7 +123,8 @@ static void score_pages(const kr_job *job, uint32_t query, uint64_t page, float 
 {
     const uint32_t heads = index_heads(job), dim = index_dim(job);
     const uint8_t *row = (const uint8_t *)job->index_query + (size_t)query * job->plan->index_query_bytes;
-    const uint64_t left = kr_job_visible(job, query) - page * KR_PAGE_TOKENS, most = SCORE_PAGES * KR_PAGE_TOKENS;
+    const uint64_t left = kr_job_visible(job, query) - page * KR_PAGE_TOKENS,
+                   most = SCORE_PAGES * KR_PAGE_TOKENS;
     const uint64_t tokens = left < most ? left : most;
     const uint8_t *key[SCORE_PAGES];
     const float *scale[SCORE_PAGES];
@@ -134,8 +136,15 @@ static void score_pages(const kr_job *job, uint32_t query, uint64_t page, float 
         scale[p] = scales_of(job, page + p);
     }
     job->ops->dsa_score(&(kr_dsa_score_args){
-        .query = row, .weight = weight, .key = key, .scale = scale, .run_tokens = KR_PAGE_TOKENS, .heads = heads,
-        .dim = dim, .tokens = tokens, .score = score + page * KR_PAGE_TOKENS,
+        .query = row,
+        .weight = weight,
+        .key = key,
+        .scale = scale,
+        .run_tokens = KR_PAGE_TOKENS,
+        .heads = heads,
+        .dim = dim,
+        .tokens = tokens,
+        .score = score + page * KR_PAGE_TOKENS,
     });
 }
 
@@ -185,7 +194,11 @@ static void select_run(const kr_job *job, uint32_t query, kr_scratch scratch)
             score_pages(job, query, page, score);
     }
     *kr_list_count(&ref) = job->ops->select_topk(&(kr_select_topk_args){
-        .score = score, .n = visible, .k = job->config->budget, .position = selected, .scratch = topk,
+        .score = score,
+        .n = visible,
+        .k = job->config->budget,
+        .position = selected,
+        .scratch = topk,
         .nan_count = &nan,
     });
     kr_count_nan(job, nan);
@@ -208,7 +221,8 @@ static size_t workspace_bytes(const kr_method_plan *plan, const kr_method_config
 {
     (void)config;
     (void)queries;
-    return kr_attend_list_workspace(shape, kr_segments(plan->selected_max)) + (size_t)context_max * sizeof(float);
+    return kr_attend_list_workspace(shape, kr_segments(plan->selected_max)) +
+           (size_t)context_max * sizeof(float);
 }
 
 static size_t scratch_bytes(const kr_method_plan *plan, const kr_attention_shape *shape, uint64_t context_max)
@@ -230,11 +244,12 @@ const kr_method kr_method_dsa = {
     .workspace_bytes = workspace_bytes,
     .lists = lists,
     .scratch_bytes = scratch_bytes,
-    .stage = {
-        [KR_STAGE_APPEND] = {.parts = append_parts, .run = append_run},
-        [KR_STAGE_SCORE] = {.parts = score_parts, .run = score_run},
-        [KR_STAGE_SELECT] = {.parts = select_parts, .run = select_run},
-        [KR_STAGE_ATTEND] = {.parts = attend_parts, .run = attend_run},
-        [KR_STAGE_MERGE] = {.parts = merge_parts, .run = merge_run},
-    },
+    .stage =
+        {
+            [KR_STAGE_APPEND] = {.parts = append_parts, .run = append_run},
+            [KR_STAGE_SCORE] = {.parts = score_parts, .run = score_run},
+            [KR_STAGE_SELECT] = {.parts = select_parts, .run = select_run},
+            [KR_STAGE_ATTEND] = {.parts = attend_parts, .run = attend_run},
+            [KR_STAGE_MERGE] = {.parts = merge_parts, .run = merge_run},
+        },
 };

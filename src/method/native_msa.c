@@ -22,10 +22,11 @@ static kr_status check(const kr_method_config *config, const kr_attention_shape 
                        "msa: layer %u needs GQA and one index head for each of %u KV heads, not %u",
                        shape->layer, shape->kv_heads, heads);
     if (heads > KR_BLOCK_HEADS_MAX || dim == 0 || dim > KR_BLOCK_DIM_MAX || dim % 2 != 0)
-        return kr_fail(err, KR_E_SHAPE, "msa: %u index heads of %u, must be at most %d of an even 2..%d", heads, dim,
-                       KR_BLOCK_HEADS_MAX, KR_BLOCK_DIM_MAX);
+        return kr_fail(err, KR_E_SHAPE, "msa: %u index heads of %u, must be at most %d of an even 2..%d",
+                       heads, dim, KR_BLOCK_HEADS_MAX, KR_BLOCK_DIM_MAX);
     if (config->unit == 0 || config->unit % KR_BLOCK_TILE != 0 || KR_PAGE_TOKENS % config->unit != 0)
-        return kr_fail(err, KR_E_SHAPE, "msa: blocks of %u tokens, must be a multiple of %d that divides a page of %d",
+        return kr_fail(err, KR_E_SHAPE,
+                       "msa: blocks of %u tokens, must be a multiple of %d that divides a page of %d",
                        config->unit, KR_BLOCK_TILE, KR_PAGE_TOKENS);
     if (config->budget < config->unit || config->budget % config->unit != 0 || config->budget > KR_TOPK_MAX)
         return kr_fail(err, KR_E_LIMIT, "msa: budget %u, must be whole blocks of %u up to %d tokens",
@@ -59,7 +60,8 @@ static kr_status plan_msa(const kr_method_config *config, const kr_attention_sha
     p.cost[KR_STAGE_APPEND].fixed.write_bytes += p.index_key_bytes;
     /* Per token one product a head, and a comparison for the block's maximum. */
     p.cost[KR_STAGE_SCORE].per_context_token = (kr_work){
-        .flops = heads * (2 * dim + !paper), .read_bytes = p.index_key_bytes,
+        .flops = heads * (2 * dim + !paper),
+        .read_bytes = p.index_key_bytes,
     };
     if (!paper) {
         p.cost[KR_STAGE_SCORE].per_unit.write_bytes = heads * sizeof(float);
@@ -92,7 +94,8 @@ static uint16_t *block_key(const kr_job *job, uint64_t block)
 {
     const uint64_t token = block * job->plan->unit_tokens;
 
-    return (uint16_t *)kr_view_index(job->view, token / KR_PAGE_TOKENS) + token % KR_PAGE_TOKENS * index_dim(job);
+    return (uint16_t *)kr_view_index(job->view, token / KR_PAGE_TOKENS) +
+           token % KR_PAGE_TOKENS * index_dim(job);
 }
 
 static uint32_t append_parts(const kr_job *job) { return job->index_key != NULL; }
@@ -127,8 +130,15 @@ static void score_blocks(const kr_job *job, uint32_t query, uint64_t block, floa
     for (uint64_t b = 0; b < blocks; b++)
         key[b] = block_key(job, block + b);
     job->ops->block_score(&(kr_block_score_args){
-        .query = f32, .key = key, .heads = heads, .dim = dim, .block_tokens = unit, .blocks = blocks,
-        .tokens = tokens, .score = score + block, .score_stride = stride,
+        .query = f32,
+        .key = key,
+        .heads = heads,
+        .dim = dim,
+        .block_tokens = unit,
+        .blocks = blocks,
+        .tokens = tokens,
+        .score = score + block,
+        .score_stride = stride,
     });
 }
 
@@ -138,7 +148,10 @@ static uint64_t blocks_seen(const kr_job *job, uint32_t query)
 }
 static uint32_t blocks_kept(const kr_job *job) { return job->config->budget / job->config->unit; }
 /* Few enough blocks: all are taken, unscored. */
-static bool takes_all(const kr_job *job, uint32_t query) { return blocks_seen(job, query) <= blocks_kept(job); }
+static bool takes_all(const kr_job *job, uint32_t query)
+{
+    return blocks_seen(job, query) <= blocks_kept(job);
+}
 
 static float *decode_scores(const kr_job *job) { return kr_attend_list_behind(job, &kr_list_units); }
 
@@ -164,7 +177,11 @@ static void select_list(const kr_list_ref *ref, float *score, void *scratch)
 
     score[blocks - 1] = INFINITY;
     *kr_list_count(ref) = job->ops->select_topk(&(kr_select_topk_args){
-        .score = score, .n = blocks, .k = blocks_kept(job), .position = kr_list_selected(ref), .scratch = scratch,
+        .score = score,
+        .n = blocks,
+        .k = blocks_kept(job),
+        .position = kr_list_selected(ref),
+        .scratch = scratch,
         .nan_count = &nan,
     });
     /* A tie with another infinite score may have cost the own block its place: it takes the last. */
@@ -244,11 +261,12 @@ const kr_method kr_method_msa = {
     .workspace_bytes = workspace_bytes,
     .lists = lists,
     .scratch_bytes = scratch_bytes,
-    .stage = {
-        [KR_STAGE_APPEND] = {.parts = append_parts, .run = append_run},
-        [KR_STAGE_SCORE] = {.parts = score_parts, .run = score_run},
-        [KR_STAGE_SELECT] = {.parts = select_parts, .run = select_run},
-        [KR_STAGE_ATTEND] = {.parts = attend_parts, .run = attend_run},
-        [KR_STAGE_MERGE] = {.parts = merge_parts, .run = merge_run},
-    },
+    .stage =
+        {
+            [KR_STAGE_APPEND] = {.parts = append_parts, .run = append_run},
+            [KR_STAGE_SCORE] = {.parts = score_parts, .run = score_run},
+            [KR_STAGE_SELECT] = {.parts = select_parts, .run = select_run},
+            [KR_STAGE_ATTEND] = {.parts = attend_parts, .run = attend_run},
+            [KR_STAGE_MERGE] = {.parts = merge_parts, .run = merge_run},
+        },
 };

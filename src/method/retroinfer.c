@@ -29,7 +29,11 @@
 #include "method/training_free.h"
 #include "ops/attend_exp.h"
 
-enum { UNIT_DEFAULT = 16, TOKEN_BLOCK = 16, FACTOR = 8 /* the reference keeps numbers of clusters multiples of 8 */ };
+enum {
+    UNIT_DEFAULT = 16,
+    TOKEN_BLOCK = 16,
+    FACTOR = 8 /* the reference keeps numbers of clusters multiples of 8 */
+};
 
 static uint32_t or_default(uint32_t value, uint32_t fallback) { return value != 0 ? value : fallback; }
 static uint64_t unit_of(const kr_method_config *c) { return or_default(c->unit, UNIT_DEFAULT); }
@@ -45,7 +49,7 @@ static uint32_t lists_of(const kr_attention_shape *shape) { return shape->kv_hea
 /* ---- the index of one KV head ---- */
 
 typedef struct {
-    uint64_t indexed;           /* tokens [sinks, indexed) are in clusters; 0: none yet */
+    uint64_t indexed; /* tokens [sinks, indexed) are in clusters; 0: none yet */
     uint64_t clusters;
     uint64_t nprobe, estimated; /* clusters taken exactly, and estimated */
 } head_state;
@@ -68,7 +72,8 @@ static uint64_t step_clusters(const kr_method_config *c)
 
 static uint64_t step_bytes(const kr_method_config *c, const kr_attention_shape *s)
 {
-    const uint64_t cluster = sizeof(uint32_t) + (s->key_dim + (uint64_t)s->value_dim) * kr_dtype_bytes(s->kv_dtype);
+    const uint64_t cluster = sizeof(uint32_t) +
+                             (s->key_dim + (uint64_t)s->value_dim) * kr_dtype_bytes(s->kv_dtype);
 
     return step_clusters(c) * cluster + sizeof(uint32_t) * update_of(c);
 }
@@ -95,8 +100,8 @@ static head_index index_of(const kr_view *view, const kr_method_config *c, uint3
     return x;
 }
 
-static kr_status plan_retroinfer(const kr_method_config *config, const kr_attention_shape *shape, uint64_t context_max,
-                                 kr_method_plan *plan, kr_err *err)
+static kr_status plan_retroinfer(const kr_method_config *config, const kr_attention_shape *shape,
+                                 uint64_t context_max, kr_method_plan *plan, kr_err *err)
 {
     kr_method_plan p;
     const kr_status status = kr_list_plan("retroinfer", config, shape, 0, &p, err);
@@ -104,18 +109,23 @@ static kr_status plan_retroinfer(const kr_method_config *config, const kr_attent
 
     if (status != KR_OK)
         return status;
-    if (unit_of(config) < 2 || update_of(config) % unit_of(config) != 0 || segment_of(config) < unit_of(config) ||
-        iterations_of(config) > 100)
-        return kr_fail(err, KR_E_SHAPE, "retroinfer: clusters of %u tokens, must be at least 2, divide the update of "
-                       "%u and fit a segment; at most 100 iterations", (uint32_t)unit_of(config),
-                       (uint32_t)update_of(config));
+    if (unit_of(config) < 2 || update_of(config) % unit_of(config) != 0 ||
+        segment_of(config) < unit_of(config) || iterations_of(config) > 100)
+        return kr_fail(err, KR_E_SHAPE,
+                       "retroinfer: clusters of %u tokens, must be at least 2, divide the update of "
+                       "%u and fit a segment; at most 100 iterations",
+                       (uint32_t)unit_of(config), (uint32_t)update_of(config));
     if (retrieval_of(config) + estimation_of(config) > 1.0)
-        return kr_fail(err, KR_E_LIMIT, "retroinfer: retrieval and estimation shares sum to more than 1000 thousandths");
+        return kr_fail(err, KR_E_LIMIT,
+                       "retroinfer: retrieval and estimation shares sum to more than 1000 thousandths");
     if ((retrieval_of(config) + estimation_of(config)) * (double)context_max / (double)unit_of(config) >
         0.9 * (KR_TOPK_MAX - 64))
-        return kr_fail(err, KR_E_LIMIT, "retroinfer: %u clusters of a context of %u tokens are attended or estimated, the "
-                       "limit is %d; lower parameter 3 or 4", (uint32_t)((retrieval_of(config) + estimation_of(config)) *
-                       (double)context_max / (double)unit_of(config)), (uint32_t)context_max, KR_TOPK_MAX);
+        return kr_fail(err, KR_E_LIMIT,
+                       "retroinfer: %u clusters of a context of %u tokens are attended or estimated, the "
+                       "limit is %d; lower parameter 3 or 4",
+                       (uint32_t)((retrieval_of(config) + estimation_of(config)) * (double)context_max /
+                                  (double)unit_of(config)),
+                       (uint32_t)context_max, KR_TOPK_MAX);
     if (!p.dense) {
         p.granularity = KR_UNIT_CLUSTER;
         p.record_body_bytes = shape->kv_heads * head_bytes(config, shape, context_max);
@@ -150,7 +160,8 @@ static size_t clustering_bytes(const kr_attention_shape *s, uint64_t n, uint64_t
 {
     const uint64_t dim = s->key_dim > s->value_dim ? s->key_dim : s->value_dim;
 
-    return sizeof(float) * (s->key_dim + k * s->key_dim + k * dim + TOKEN_BLOCK * s->key_dim + TOKEN_BLOCK * k + n + k);
+    return sizeof(float) *
+           (s->key_dim + k * s->key_dim + k * dim + TOKEN_BLOCK * s->key_dim + TOKEN_BLOCK * k + n + k);
 }
 
 static void lay_out(clustering *c, void *memory)
@@ -202,8 +213,16 @@ static void assign(clustering *c, uint64_t from, uint64_t to, uint64_t low, uint
         for (uint32_t t = 0; t < n; t++)
             load_key(c, i + t, c->block + (size_t)t * dim);
         c->ops->row_dot(&(kr_row_dot_args){
-            .query = c->block, .queries = n, .query_stride = dim, .dim = dim, .type = KR_F32,
-            .row = c->centroid + low * dim, .rows = count, .row_stride = dim, .out = c->dot, .out_stride = count,
+            .query = c->block,
+            .queries = n,
+            .query_stride = dim,
+            .dim = dim,
+            .type = KR_F32,
+            .row = c->centroid + low * dim,
+            .rows = count,
+            .row_stride = dim,
+            .out = c->dot,
+            .out_stride = count,
         });
         for (uint32_t t = 0; t < n; t++) {
             uint64_t best = 0;
@@ -264,8 +283,10 @@ static void store_clusters(clustering *c, head_index *x)
 
     for (uint64_t j = 0; j < c->k; j++) {
         for (uint32_t d = 0; d < dim; d++)
-            c->centroid[j * dim + d] = c->mean[d] + (c->size[j] > 0 ? c->sum[j * dim + d] / (float)c->size[j] : 0.0f);
-        kr_from_f32(s->kv_dtype, c->centroid + j * dim, x->centroid + (x->st->clusters + j) * dim * element, dim);
+            c->centroid[j * dim + d] = c->mean[d] +
+                                       (c->size[j] > 0 ? c->sum[j * dim + d] / (float)c->size[j] : 0.0f);
+        kr_from_f32(s->kv_dtype, c->centroid + j * dim, x->centroid + (x->st->clusters + j) * dim * element,
+                    dim);
         x->first[x->st->clusters + j] = at;
         at += c->size[j];
         c->size[j] = x->first[x->st->clusters + j]; /* from here on: where the next member goes */
@@ -277,14 +298,16 @@ static void store_clusters(clustering *c, head_index *x)
         for (uint32_t d = 0; d < s->value_dim; d++)
             c->sum[(size_t)c->label[i] * s->value_dim + d] += value[d];
     }
-    kr_from_f32(s->kv_dtype, c->sum, x->value_sum + x->st->clusters * s->value_dim * element, c->k * s->value_dim);
+    kr_from_f32(s->kv_dtype, c->sum, x->value_sum + x->st->clusters * s->value_dim * element,
+                c->k * s->value_dim);
     x->st->clusters += c->k;
     x->first[x->st->clusters] = at;
     x->st->indexed = c->begin + c->n;
 }
 
-static void cluster_tokens(const kr_view *view, const kr_method_config *config, const kr_ops *ops, uint32_t kv_head,
-                           uint64_t begin, uint64_t n, uint64_t k, uint64_t segments, void *memory)
+static void cluster_tokens(const kr_view *view, const kr_method_config *config, const kr_ops *ops,
+                           uint32_t kv_head, uint64_t begin, uint64_t n, uint64_t k, uint64_t segments,
+                           void *memory)
 {
     head_index x = index_of(view, config, kv_head);
     clustering c = {.view = view, .ops = ops, .kv_head = kv_head, .begin = begin, .n = n, .k = k};
@@ -339,8 +362,8 @@ static void index_waiting(const kr_view *view, const kr_method_config *c, const 
     }
 }
 
-static kr_status end_prefill(const kr_view *view, const kr_method_config *c, const kr_ops *ops, kr_scratch scratch,
-                             kr_err *err)
+static kr_status end_prefill(const kr_view *view, const kr_method_config *c, const kr_ops *ops,
+                             kr_scratch scratch, kr_err *err)
 {
     (void)err;
     for (uint32_t g = 0; g < view->shape->kv_heads && view->record->body_bytes != 0; g++) {
@@ -348,7 +371,8 @@ static kr_status end_prefill(const kr_view *view, const kr_method_config *c, con
 
         if (st->indexed == 0 && view->tokens >= sinks_of(c) + local_of(c) + update_of(c)) {
             const uint64_t n = view->tokens - sinks_of(c) - local_of(c);
-            const uint64_t near = (uint64_t)rint((double)n / (double)segment_of(c)), segments = near > 0 ? near : 1;
+            const uint64_t near = (uint64_t)rint((double)n / (double)segment_of(c)),
+                           segments = near > 0 ? near : 1;
             const uint64_t k = first_clusters(c, n, segments);
 
             cluster_tokens(view, c, ops, g, sinks_of(c), n, k, segments, scratch.memory);
@@ -362,7 +386,10 @@ static kr_status end_prefill(const kr_view *view, const kr_method_config *c, con
     return KR_OK;
 }
 
-static uint32_t append_parts(const kr_job *job) { return kr_job_is_dense(job) ? 0 : job->view->shape->kv_heads; }
+static uint32_t append_parts(const kr_job *job)
+{
+    return kr_job_is_dense(job) ? 0 : job->view->shape->kv_heads;
+}
 
 static void append_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
 {
@@ -422,9 +449,16 @@ static void score_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
 
     (void)scratch;
     job->ops->row_dot(&(kr_row_dot_args){
-        .query = job->query + (size_t)kv_head * group * s->key_dim, .queries = group, .query_stride = s->key_dim,
-        .dim = s->key_dim, .type = s->kv_dtype, .row = x.centroid, .rows = x.st->clusters, .row_stride = s->key_dim,
-        .out = scores_of(job, kv_head * group), .out_stride = x.st->clusters,
+        .query = job->query + (size_t)kv_head * group * s->key_dim,
+        .queries = group,
+        .query_stride = s->key_dim,
+        .dim = s->key_dim,
+        .type = s->kv_dtype,
+        .row = x.centroid,
+        .rows = x.st->clusters,
+        .row_stride = s->key_dim,
+        .out = scores_of(job, kv_head * group),
+        .out_stride = x.st->clusters,
     });
     for (uint64_t j = 0; j < x.st->clusters; j++)
         rank[j] = x.first[j] != x.first[j + 1] ? 0.0f : -1.0f;
@@ -432,7 +466,10 @@ static void score_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
         add_softmax(&x, scores_of(job, kv_head * group + h), s->softmax_scale, rank);
 }
 
-static uint32_t select_parts(const kr_job *job) { return kr_job_is_dense(job) ? 0 : job->view->shape->kv_heads; }
+static uint32_t select_parts(const kr_job *job)
+{
+    return kr_job_is_dense(job) ? 0 : job->view->shape->kv_heads;
+}
 
 /* Exact list: sinks, members of the best nprobe clusters, everything not indexed. The next clusters
  * go to the estimated list (its first element is their number). */
@@ -440,7 +477,8 @@ static void select_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
 {
     const kr_list_ref ref = {job, job->view->shape->kv_heads, kv_head, 0, 0};
     const head_index x = index_of(job->view, job->config, kv_head);
-    uint32_t *selected = kr_list_selected(&ref), *estimated = estimated_list(job, kv_head), count = 0, near = 0, all = 0;
+    uint32_t *selected = kr_list_selected(&ref), *estimated = estimated_list(job, kv_head), count = 0,
+             near = 0, all = 0;
     uint32_t *best = scratch.memory, *next = best + KR_TOPK_MAX;
     void *topk = (uint8_t *)scratch.memory + kr_align_up(2 * sizeof(uint32_t) * KR_TOPK_MAX, 64);
     uint64_t nan = 0;
@@ -449,8 +487,12 @@ static void select_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
     for (uint64_t t = 0; t < sinks_of(job->config) && t < kr_job_visible(job, 0); t++)
         selected[count++] = (uint32_t)t;
     if (x.st->clusters > 0) {
-        kr_select_topk_args top = {.score = rank_of(job, kv_head), .n = x.st->clusters, .k = (uint32_t)x.st->nprobe,
-                                   .position = best, .scratch = topk, .nan_count = &nan};
+        kr_select_topk_args top = {.score = rank_of(job, kv_head),
+                                   .n = x.st->clusters,
+                                   .k = (uint32_t)x.st->nprobe,
+                                   .position = best,
+                                   .scratch = topk,
+                                   .nan_count = &nan};
 
         near = job->ops->select_topk(&top);
         nan = 0;
@@ -510,7 +552,10 @@ static void own_fill(const kr_list_ref *ref, uint32_t segment, kr_list_segment *
 
 static const kr_list_source own = {own_segments, own_segments_max, own_fill, NULL};
 
-static const kr_list_source *source_of(const kr_job *job) { return kr_job_is_dense(job) ? &kr_list_dense : &own; }
+static const kr_list_source *source_of(const kr_job *job)
+{
+    return kr_job_is_dense(job) ? &kr_list_dense : &own;
+}
 
 KR_LIST_STAGES(source_of, lists_of)
 
@@ -538,7 +583,8 @@ static size_t scratch_bytes(const kr_method_plan *plan, const kr_attention_shape
 {
     const size_t attend = kr_attend_list_scratch(shape, lists_of(shape));
     const uint64_t clusters = plan->record_body_bytes / shape->kv_heads /
-                              ((shape->key_dim + (uint64_t)shape->value_dim) * kr_dtype_bytes(shape->kv_dtype));
+                              ((shape->key_dim + (uint64_t)shape->value_dim) *
+                               kr_dtype_bytes(shape->kv_dtype));
     const size_t build = clustering_bytes(shape, context_max, clusters);
     const size_t select = kr_align_up(2 * sizeof(uint32_t) * KR_TOPK_MAX, 64) +
                           kr_select_scratch_bytes(clusters, KR_TOPK_MAX);
@@ -558,11 +604,12 @@ const kr_method kr_method_retroinfer = {
     .lists = lists,
     .scratch_bytes = scratch_bytes,
     .end_prefill = end_prefill,
-    .stage = {
-        [KR_STAGE_APPEND] = {.parts = append_parts, .run = append_run},
-        [KR_STAGE_SCORE] = {.parts = score_parts, .run = score_run},
-        [KR_STAGE_SELECT] = {.parts = select_parts, .run = select_run},
-        [KR_STAGE_ATTEND] = {.parts = attend_parts, .run = attend_run},
-        [KR_STAGE_MERGE] = {.parts = merge_parts, .run = merge_run},
-    },
+    .stage =
+        {
+            [KR_STAGE_APPEND] = {.parts = append_parts, .run = append_run},
+            [KR_STAGE_SCORE] = {.parts = score_parts, .run = score_run},
+            [KR_STAGE_SELECT] = {.parts = select_parts, .run = select_run},
+            [KR_STAGE_ATTEND] = {.parts = attend_parts, .run = attend_run},
+            [KR_STAGE_MERGE] = {.parts = merge_parts, .run = merge_run},
+        },
 };

@@ -4,9 +4,9 @@
  * a gate query (kr_seer_gate_key, kr_seer_gate_query in trained.h); they travel as BF16, the key in the
  * row of the block's last token (other rows' keys are ignored). The incomplete newest block has a zero
  * gate key, which takes part in the softmax with logit 0, and is always attended.
- * Decode, per KV head: S = softmax over blocks of Qg.Kg / sqrt(gate_dim). mode 1 (default): the best budget / unit
- * blocks; mode 2: every block with S > threshold (default 4e-3). The newest block comes beside these. All
- * blocks when they are within the budget (mode 1).
+ * Decode, per KV head: S = softmax over blocks of Qg.Kg / sqrt(gate_dim). mode 1 (default): the best
+ * budget / unit blocks; mode 2: every block with S > threshold (default 4e-3). The newest block comes
+ * beside these. All blocks when they are within the budget (mode 1).
  * budget defaults to 4096, unit to 64; parameter[0] = gate_dim (128). Prefill attends densely.
  *
  * State, in the page index: gate keys BF16 [kv_head][blocks of a page][gate_dim]. A second turn goes on: a
@@ -27,7 +27,10 @@ static const float threshold_default = 4e-3f;
 static uint32_t or_default(uint32_t value, uint32_t fallback) { return value != 0 ? value : fallback; }
 static uint32_t budget_of(const kr_method_config *c) { return or_default(c->budget, BUDGET_DEFAULT); }
 static uint32_t unit_of(const kr_method_config *c) { return or_default(c->unit, UNIT_DEFAULT); }
-static uint32_t gate_dim_of(const kr_method_config *c) { return or_default(c->parameter[0], GATE_DIM_DEFAULT); }
+static uint32_t gate_dim_of(const kr_method_config *c)
+{
+    return or_default(c->parameter[0], GATE_DIM_DEFAULT);
+}
 static bool by_threshold(const kr_method_config *c) { return c->mode == KR_SEER_THRESHOLD; }
 static uint32_t lists_of(const kr_attention_shape *shape) { return shape->kv_heads; }
 
@@ -79,8 +82,8 @@ void kr_seer_gate_query(const kr_seer_gate *g, const float *query, uint64_t posi
 
 /* ---- plan ---- */
 
-static kr_status plan_seer(const kr_method_config *config, const kr_attention_shape *shape, uint64_t context_max,
-                           kr_method_plan *plan, kr_err *err)
+static kr_status plan_seer(const kr_method_config *config, const kr_attention_shape *shape,
+                           uint64_t context_max, kr_method_plan *plan, kr_err *err)
 {
     kr_method_plan p;
     const kr_status status = kr_list_plan("seer", config, shape, 0, &p, err);
@@ -89,11 +92,13 @@ static kr_status plan_seer(const kr_method_config *config, const kr_attention_sh
     if (status != KR_OK)
         return status;
     if (KR_PAGE_TOKENS % unit != 0 || dim > KR_ATTEND_DIM_MAX || config->mode > KR_SEER_THRESHOLD)
-        return kr_fail(err, KR_E_SHAPE, "seer: blocks of %u must divide %d, gates of %u be at most %d; modes are 1 "
-                       "(top-k) and 2 (threshold)", unit, KR_PAGE_TOKENS, dim, KR_ATTEND_DIM_MAX);
+        return kr_fail(err, KR_E_SHAPE,
+                       "seer: blocks of %u must divide %d, gates of %u be at most %d; modes are 1 "
+                       "(top-k) and 2 (threshold)",
+                       unit, KR_PAGE_TOKENS, dim, KR_ATTEND_DIM_MAX);
     if (budget_of(config) < unit || budget_of(config) / unit > KR_TOPK_MAX)
-        return kr_fail(err, KR_E_LIMIT, "seer: budget %u, must be 1..%d blocks of %u", budget_of(config), KR_TOPK_MAX,
-                       unit);
+        return kr_fail(err, KR_E_LIMIT, "seer: budget %u, must be 1..%d blocks of %u", budget_of(config),
+                       KR_TOPK_MAX, unit);
     if (!p.dense) {
         p.granularity = KR_UNIT_BLOCK;
         p.unit_tokens = unit;
@@ -102,7 +107,8 @@ static kr_status plan_seer(const kr_method_config *config, const kr_attention_sh
         p.page_index_bytes = shape->kv_heads * (KR_PAGE_TOKENS / unit) * dim * ELEMENT;
         p.selected_max = by_threshold(config) ? (uint32_t)context_max : budget_of(config) + unit;
         p.cost[KR_STAGE_SCORE].per_unit = (kr_work){
-            .flops = 2 * (uint64_t)shape->kv_heads * dim, .read_bytes = (uint64_t)shape->kv_heads * dim * ELEMENT,
+            .flops = 2 * (uint64_t)shape->kv_heads * dim,
+            .read_bytes = (uint64_t)shape->kv_heads * dim * ELEMENT,
         };
     }
     *plan = p;
@@ -139,9 +145,12 @@ static void append_run(const kr_job *job, uint32_t part, kr_scratch scratch)
     }
 }
 
-/* ---- score and select: one part a KV head; workspace behind the partial results: S [kv_heads][blocks] ---- */
+/* ---- score and select: one part a KV head; S [kv_heads][blocks] lies behind the partial results ---- */
 
-static uint64_t blocks_of(const kr_job *job) { return kr_ceil_div(kr_job_visible(job, 0), job->plan->unit_tokens); }
+static uint64_t blocks_of(const kr_job *job)
+{
+    return kr_ceil_div(kr_job_visible(job, 0), job->plan->unit_tokens);
+}
 
 static float *scores_of(const kr_job *job, uint32_t kv_head)
 {
@@ -171,9 +180,16 @@ static void score_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
     kr_to_f32(KR_BF16, (const uint16_t *)job->index_query + (size_t)kv_head * dim, query, dim);
     for (uint64_t b = 0; b < blocks; b += a_page)
         job->ops->row_dot(&(kr_row_dot_args){
-            .query = query, .queries = 1, .query_stride = dim, .dim = dim, .type = KR_BF16,
-            .row = gate_key(job, kv_head, b), .rows = blocks - b < a_page ? blocks - b : a_page, .row_stride = dim,
-            .out = score + b, .out_stride = blocks,
+            .query = query,
+            .queries = 1,
+            .query_stride = dim,
+            .dim = dim,
+            .type = KR_BF16,
+            .row = gate_key(job, kv_head, b),
+            .rows = blocks - b < a_page ? blocks - b : a_page,
+            .row_stride = dim,
+            .out = score + b,
+            .out_stride = blocks,
         });
     for (uint64_t b = 0; b < blocks; b++)
         maximum = score[b] > maximum ? score[b] : maximum;
@@ -207,8 +223,12 @@ static void select_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
         }
     } else {
         count = job->ops->select_topk(&(kr_select_topk_args){
-            .score = score, .n = blocks, .k = budget_of(job->config) / job->plan->unit_tokens, .position = selected,
-            .scratch = scratch.memory, .nan_count = &nan,
+            .score = score,
+            .n = blocks,
+            .k = budget_of(job->config) / job->plan->unit_tokens,
+            .position = selected,
+            .scratch = scratch.memory,
+            .nan_count = &nan,
         });
     }
     if (count == 0 || selected[count - 1] != blocks - 1)
@@ -259,11 +279,12 @@ const kr_method kr_method_seer = {
     .workspace_bytes = workspace_bytes,
     .lists = lists,
     .scratch_bytes = scratch_bytes,
-    .stage = {
-        [KR_STAGE_APPEND] = {.parts = append_parts, .run = append_run},
-        [KR_STAGE_SCORE] = {.parts = score_parts, .run = score_run},
-        [KR_STAGE_SELECT] = {.parts = select_parts, .run = select_run},
-        [KR_STAGE_ATTEND] = {.parts = attend_parts, .run = attend_run},
-        [KR_STAGE_MERGE] = {.parts = merge_parts, .run = merge_run},
-    },
+    .stage =
+        {
+            [KR_STAGE_APPEND] = {.parts = append_parts, .run = append_run},
+            [KR_STAGE_SCORE] = {.parts = score_parts, .run = score_run},
+            [KR_STAGE_SELECT] = {.parts = select_parts, .run = select_run},
+            [KR_STAGE_ATTEND] = {.parts = attend_parts, .run = attend_run},
+            [KR_STAGE_MERGE] = {.parts = merge_parts, .run = merge_run},
+        },
 };

@@ -49,8 +49,8 @@ static uint32_t *kept_list(const kr_view *view, const kr_method_config *config, 
            (size_t)head * (cap_of(config) - window_of(config));
 }
 
-static kr_status plan_snapkv(const kr_method_config *config, const kr_attention_shape *shape, uint64_t context_max,
-                             kr_method_plan *plan, kr_err *err)
+static kr_status plan_snapkv(const kr_method_config *config, const kr_attention_shape *shape,
+                             uint64_t context_max, kr_method_plan *plan, kr_err *err)
 {
     kr_method_plan p;
     const kr_status status = kr_list_plan("snapkv", config, shape, 0, &p, err);
@@ -59,11 +59,15 @@ static kr_status plan_snapkv(const kr_method_config *config, const kr_attention_
     if (status != KR_OK)
         return status;
     if (window > WINDOW_MAX || cap <= window || cap - window > KR_TOPK_MAX)
-        return kr_fail(err, KR_E_LIMIT, "snapkv: budget %u and window %u; the window is at most %d, the budget above "
-                       "it by 1..%d", cap_of(config), window_of(config), WINDOW_MAX, KR_TOPK_MAX);
+        return kr_fail(err, KR_E_LIMIT,
+                       "snapkv: budget %u and window %u; the window is at most %d, the budget above "
+                       "it by 1..%d",
+                       cap_of(config), window_of(config), WINDOW_MAX, KR_TOPK_MAX);
     if (kernel_of(config) % 2 == 0 || kernel_of(config) > KERNEL_MAX || config->mode > POOL_MAXIMUM)
-        return kr_fail(err, KR_E_UNSUPPORTED, "snapkv: pooling kernel %u must be odd and at most %d; modes are 1 "
-                       "(average) and 2 (maximum)", kernel_of(config), KERNEL_MAX);
+        return kr_fail(err, KR_E_UNSUPPORTED,
+                       "snapkv: pooling kernel %u must be odd and at most %d; modes are 1 "
+                       "(average) and 2 (maximum)",
+                       kernel_of(config), KERNEL_MAX);
     if (!p.dense) {
         p.selected_max = (uint32_t)context_max; /* every generated token is kept */
         p.record_body_bytes = sizeof(state) + sizeof(float) * window * shape->heads * shape->key_dim +
@@ -85,14 +89,15 @@ static void append_run(const kr_job *job, uint32_t part, kr_scratch scratch)
     (void)part;
     (void)scratch;
     for (uint32_t q = skip; q < job->queries; q++)
-        memcpy(ring_row(job->view, window, job->first_position + q), job->query + q * row, row * sizeof(float));
+        memcpy(ring_row(job->view, window, job->first_position + q), job->query + q * row,
+               row * sizeof(float));
 }
 
 /* ---- end of the prompt ---- */
 
 /* Adds softmax(q.k) over tokens [0, position] to sum[0, before). */
-static void add_attention(const kr_view *view, const kr_ops *ops, uint32_t head, const float *query, uint64_t position,
-                          uint64_t before, float *score, float *sum)
+static void add_attention(const kr_view *view, const kr_ops *ops, uint32_t head, const float *query,
+                          uint64_t position, uint64_t before, float *score, float *sum)
 {
     const kr_attention_shape *s = view->shape;
     const uint32_t kv_head = head / (s->heads / s->kv_heads);
@@ -100,10 +105,16 @@ static void add_attention(const kr_view *view, const kr_ops *ops, uint32_t head,
 
     for (uint64_t t = 0; t <= position; t += KR_PAGE_TOKENS)
         ops->row_dot(&(kr_row_dot_args){
-            .query = query, .queries = 1, .query_stride = s->key_dim, .dim = s->key_dim, .type = s->kv_dtype,
-            .row = kr_view_key_row(view, kv_head, t), .row_stride = s->key_dim,
+            .query = query,
+            .queries = 1,
+            .query_stride = s->key_dim,
+            .dim = s->key_dim,
+            .type = s->kv_dtype,
+            .row = kr_view_key_row(view, kv_head, t),
+            .row_stride = s->key_dim,
             .rows = position + 1 - t < KR_PAGE_TOKENS ? position + 1 - t : KR_PAGE_TOKENS,
-            .out = score + t, .out_stride = KR_PAGE_TOKENS,
+            .out = score + t,
+            .out_stride = KR_PAGE_TOKENS,
         });
     for (uint64_t t = 0; t <= position; t++) {
         score[t] *= s->softmax_scale;
@@ -139,7 +150,8 @@ static kr_status end_prefill(const kr_view *view, const kr_method_config *config
     const uint32_t window = window_of(config);
     state *st = kr_view_record_body(view);
     float *sum = scratch.memory, *score = sum + view->tokens + KR_PAGE_TOKENS;
-    void *topk = (uint8_t *)scratch.memory + kr_align_up(2 * sizeof(float) * (view->tokens + KR_PAGE_TOKENS), 64);
+    void *topk = (uint8_t *)scratch.memory +
+                 kr_align_up(2 * sizeof(float) * (view->tokens + KR_PAGE_TOKENS), 64);
     uint64_t nan = 0;
 
     (void)err;
@@ -154,12 +166,16 @@ static kr_status end_prefill(const kr_view *view, const kr_method_config *config
     for (uint32_t head = 0; head < view->shape->heads; head++) {
         memset(sum, 0, sizeof(float) * before);
         for (uint64_t t = before; t < view->tokens; t++)
-            add_attention(view, ops, head, ring_row(view, window, t) + (size_t)head * view->shape->key_dim, t, before,
-                          score, sum);
+            add_attention(view, ops, head, ring_row(view, window, t) + (size_t)head * view->shape->key_dim, t,
+                          before, score, sum);
         pool(config, sum, before, score);
         st->kept = ops->select_topk(&(kr_select_topk_args){
-            .score = score, .n = before, .k = cap_of(config) - window, .position = kept_list(view, config, head),
-            .scratch = topk, .nan_count = &nan,
+            .score = score,
+            .n = before,
+            .k = cap_of(config) - window,
+            .position = kept_list(view, config, head),
+            .scratch = topk,
+            .nan_count = &nan,
         });
     }
     return KR_OK;
@@ -177,7 +193,8 @@ static void select_run(const kr_job *job, uint32_t head, kr_scratch scratch)
 
     (void)scratch;
     memcpy(selected, kept_list(job->view, job->config, head), count * sizeof *selected);
-    for (uint64_t t = count == 0 ? 0 : st->prompt_end - window_of(job->config); t < kr_job_visible(job, 0); t++)
+    for (uint64_t t = count == 0 ? 0 : st->prompt_end - window_of(job->config); t < kr_job_visible(job, 0);
+         t++)
         selected[count++] = (uint32_t)t;
     *kr_list_count(&ref) = count;
 }
@@ -224,10 +241,11 @@ const kr_method kr_method_snapkv = {
     .lists = lists,
     .scratch_bytes = scratch_bytes,
     .end_prefill = end_prefill,
-    .stage = {
-        [KR_STAGE_APPEND] = {.parts = append_parts, .run = append_run},
-        [KR_STAGE_SELECT] = {.parts = select_parts, .run = select_run},
-        [KR_STAGE_ATTEND] = {.parts = attend_parts, .run = attend_run},
-        [KR_STAGE_MERGE] = {.parts = merge_parts, .run = merge_run},
-    },
+    .stage =
+        {
+            [KR_STAGE_APPEND] = {.parts = append_parts, .run = append_run},
+            [KR_STAGE_SELECT] = {.parts = select_parts, .run = select_run},
+            [KR_STAGE_ATTEND] = {.parts = attend_parts, .run = attend_run},
+            [KR_STAGE_MERGE] = {.parts = merge_parts, .run = merge_run},
+        },
 };

@@ -28,8 +28,8 @@ static uint32_t local_of(const kr_method_config *c) { return or_default(c->param
 static uint32_t lists_of(const kr_attention_shape *shape) { return shape->kv_heads; }
 static uint32_t group_of(const kr_attention_shape *shape) { return shape->heads / shape->kv_heads; }
 
-static kr_status plan_sparq(const kr_method_config *config, const kr_attention_shape *shape, uint64_t context_max,
-                            kr_method_plan *plan, kr_err *err)
+static kr_status plan_sparq(const kr_method_config *config, const kr_attention_shape *shape,
+                            uint64_t context_max, kr_method_plan *plan, kr_err *err)
 {
     kr_method_plan p;
     const kr_status status = kr_list_plan("sparq", config, shape, 0, &p, err);
@@ -42,19 +42,21 @@ static kr_status plan_sparq(const kr_method_config *config, const kr_attention_s
         return kr_fail(err, KR_E_LIMIT, "sparq: rank %u, must be at most the head width %u", rank_of(config),
                        shape->key_dim);
     if (kept(config) > KR_TOPK_MAX || local_of(config) + 1 > kept(config))
-        return kr_fail(err, KR_E_LIMIT, "sparq: budget %u, must be from its %u local tokens to %d", kept(config) - 1,
-                       local_of(config), KR_TOPK_MAX - 1);
+        return kr_fail(err, KR_E_LIMIT, "sparq: budget %u, must be from its %u local tokens to %d",
+                       kept(config) - 1, local_of(config), KR_TOPK_MAX - 1);
     if (!p.dense) {
         p.page_index_bytes = (uint32_t)(shape->kv_heads * shape->key_dim * KR_PAGE_TOKENS * element);
         p.record_body_bytes = sizeof(float) * shape->kv_heads * shape->value_dim;
         p.selected_max = kept(config);
         p.cost[KR_STAGE_APPEND].fixed.write_bytes += shape->kv_heads * shape->key_dim * element;
         p.cost[KR_STAGE_SCORE].per_context_token = (kr_work){
-            .flops = 2 * rank * shape->heads, .read_bytes = rank * shape->kv_heads * element,
+            .flops = 2 * rank * shape->heads,
+            .read_bytes = rank * shape->kv_heads * element,
             .write_bytes = shape->heads * sizeof(float),
         };
         p.cost[KR_STAGE_SELECT].per_context_token = (kr_work){
-            .flops = 4 * (uint64_t)shape->heads, .read_bytes = 2 * shape->heads * sizeof(float),
+            .flops = 4 * (uint64_t)shape->heads,
+            .read_bytes = 2 * shape->heads * sizeof(float),
         };
     }
     *plan = p;
@@ -157,13 +159,15 @@ static uint32_t score_parts(const kr_job *job)
 {
     if (kr_job_is_dense(job))
         return 0;
-    return lists_of(job->view->shape) * (uint32_t)kr_ceil_div(kr_job_visible(job, 0), SCORE_PAGES * KR_PAGE_TOKENS);
+    return lists_of(job->view->shape) *
+           (uint32_t)kr_ceil_div(kr_job_visible(job, 0), SCORE_PAGES * KR_PAGE_TOKENS);
 }
 
 static void score_run(const kr_job *job, uint32_t part, kr_scratch scratch)
 {
     const kr_attention_shape *s = job->view->shape;
-    const uint32_t kv_head = part % s->kv_heads, first_head = kv_head * group_of(s), rank = rank_of(job->config);
+    const uint32_t kv_head = part % s->kv_heads, first_head = kv_head * group_of(s),
+                   rank = rank_of(job->config);
     const uint64_t tokens = kr_job_visible(job, 0), first = (uint64_t)(part / s->kv_heads) * SCORE_PAGES;
     uint32_t channel[KR_CHANNELS_MAX];
     float *query = scratch.memory;
@@ -175,17 +179,26 @@ static void score_run(const kr_job *job, uint32_t part, kr_scratch scratch)
         const uint64_t left = tokens - page * KR_PAGE_TOKENS;
 
         job->ops->channel_dot(&(kr_channel_dot_args){
-            .query = query, .channel = channel, .queries = group_of(s), .channels = rank, .type = s->kv_dtype,
-            .key = channel_major(job, kv_head, page), .key_stride = KR_PAGE_TOKENS,
+            .query = query,
+            .channel = channel,
+            .queries = group_of(s),
+            .channels = rank,
+            .type = s->kv_dtype,
+            .key = channel_major(job, kv_head, page),
+            .key_stride = KR_PAGE_TOKENS,
             .tokens = left < KR_PAGE_TOKENS ? (uint32_t)left : KR_PAGE_TOKENS,
-            .score = scores_of(job, first_head) + page * KR_PAGE_TOKENS, .score_stride = tokens,
+            .score = scores_of(job, first_head) + page * KR_PAGE_TOKENS,
+            .score_stride = tokens,
         });
     }
 }
 
 /* ---- select ---- */
 
-static uint32_t select_parts(const kr_job *job) { return kr_job_is_dense(job) ? 0 : job->view->shape->kv_heads; }
+static uint32_t select_parts(const kr_job *job)
+{
+    return kr_job_is_dense(job) ? 0 : job->view->shape->kv_heads;
+}
 
 /* Share of head's approximate softmax that falls on the taken tokens. */
 static float taken_share(const float *score, uint64_t tokens, const uint32_t *taken, uint32_t count)
@@ -217,12 +230,17 @@ static void select_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
             sum[t] = INFINITY;
     }
     *kr_list_count(&ref) = job->ops->select_topk(&(kr_select_topk_args){
-        .score = sum, .n = tokens, .k = kept(job->config), .position = kr_list_selected(&ref),
-        .scratch = scratch.memory, .nan_count = &nan,
+        .score = sum,
+        .n = tokens,
+        .k = kept(job->config),
+        .position = kr_list_selected(&ref),
+        .scratch = scratch.memory,
+        .nan_count = &nan,
     });
     kr_count_nan(job, nan);
     for (uint32_t h = kv_head * group_of(s); h < (kv_head + 1) * group_of(s); h++)
-        alpha_of(job)[h] = taken_share(scores_of(job, h), tokens, kr_list_selected(&ref), *kr_list_count(&ref));
+        alpha_of(job)[h] = taken_share(scores_of(job, h), tokens, kr_list_selected(&ref),
+                                       *kr_list_count(&ref));
 }
 
 /* ---- attend ---- */
@@ -245,7 +263,10 @@ static void add_mean_value(const kr_job *job, uint32_t query, uint32_t head, flo
 
 static const kr_list_source own = {own_segments, own_segments_max, own_fill, add_mean_value};
 
-static const kr_list_source *source_of(const kr_job *job) { return kr_job_is_dense(job) ? &kr_list_dense : &own; }
+static const kr_list_source *source_of(const kr_job *job)
+{
+    return kr_job_is_dense(job) ? &kr_list_dense : &own;
+}
 
 KR_LIST_STAGES(source_of, lists_of)
 
@@ -286,11 +307,12 @@ const kr_method kr_method_sparq = {
     .workspace_bytes = workspace_bytes,
     .lists = lists,
     .scratch_bytes = scratch_bytes,
-    .stage = {
-        [KR_STAGE_APPEND] = {.parts = append_parts, .run = append_run},
-        [KR_STAGE_SCORE] = {.parts = score_parts, .run = score_run},
-        [KR_STAGE_SELECT] = {.parts = select_parts, .run = select_run},
-        [KR_STAGE_ATTEND] = {.parts = attend_parts, .run = attend_run},
-        [KR_STAGE_MERGE] = {.parts = merge_parts, .run = merge_run},
-    },
+    .stage =
+        {
+            [KR_STAGE_APPEND] = {.parts = append_parts, .run = append_run},
+            [KR_STAGE_SCORE] = {.parts = score_parts, .run = score_run},
+            [KR_STAGE_SELECT] = {.parts = select_parts, .run = select_run},
+            [KR_STAGE_ATTEND] = {.parts = attend_parts, .run = attend_run},
+            [KR_STAGE_MERGE] = {.parts = merge_parts, .run = merge_run},
+        },
 };

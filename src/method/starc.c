@@ -25,7 +25,14 @@
 #include "method/attend_list.h"
 #include "method/training_free.h"
 
-enum { BUDGET_DEFAULT = 1024, UNIT_DEFAULT = 16, WINDOW_DEFAULT = 64, WINDOW_MAX = 256, ROUNDS = 16, DENSE_LAYERS = 2 };
+enum {
+    BUDGET_DEFAULT = 1024,
+    UNIT_DEFAULT = 16,
+    WINDOW_DEFAULT = 64,
+    WINDOW_MAX = 256,
+    ROUNDS = 16,
+    DENSE_LAYERS = 2
+};
 
 static uint32_t or_default(uint32_t value, uint32_t fallback) { return value != 0 ? value : fallback; }
 static uint32_t budget_of(const kr_method_config *c) { return or_default(c->budget, BUDGET_DEFAULT); }
@@ -36,9 +43,9 @@ static uint32_t lists_of(const kr_attention_shape *shape) { return shape->heads;
 /* One KV head's part of the record: this, first [clusters_max + 1], member [tokens_max], centroids
  * [clusters_max][key_dim] of the KV type. */
 typedef struct {
-    uint64_t tokens;   /* clustered: tokens [0, tokens) */
+    uint64_t tokens; /* clustered: tokens [0, tokens) */
     uint64_t clusters;
-    uint64_t decoded;  /* the newest job was a decode step */
+    uint64_t decoded; /* the newest job was a decode step */
     uint64_t reserved;
 } head_state;
 
@@ -50,7 +57,10 @@ typedef struct {
 } head_index;
 
 /* Clusters of a full window, and one more a window as room for short ones. */
-static uint64_t clusters_a_window(const kr_method_config *c) { return kr_ceil_div(window_of(c), unit_of(c)) + 1; }
+static uint64_t clusters_a_window(const kr_method_config *c)
+{
+    return kr_ceil_div(window_of(c), unit_of(c)) + 1;
+}
 
 /* Bytes of one KV head for whole windows: linear, so that the number can be found again. */
 static uint64_t fixed_bytes(void) { return sizeof(head_state) + sizeof(uint32_t); }
@@ -79,8 +89,8 @@ static head_index index_of(const kr_view *view, const kr_method_config *c, uint3
     return x;
 }
 
-static kr_status plan_starc(const kr_method_config *config, const kr_attention_shape *shape, uint64_t context_max,
-                            kr_method_plan *plan, kr_err *err)
+static kr_status plan_starc(const kr_method_config *config, const kr_attention_shape *shape,
+                            uint64_t context_max, kr_method_plan *plan, kr_err *err)
 {
     kr_method_plan p;
     const kr_status status = kr_list_plan("starc", config, shape, DENSE_LAYERS, &p, err);
@@ -89,10 +99,12 @@ static kr_status plan_starc(const kr_method_config *config, const kr_attention_s
     if (status != KR_OK)
         return status;
     if (unit_of(config) < 2 || window_of(config) > WINDOW_MAX || unit_of(config) > window_of(config))
-        return kr_fail(err, KR_E_SHAPE, "starc: clusters of %u in windows of %u; must be 2..window, window at most %d",
+        return kr_fail(err, KR_E_SHAPE,
+                       "starc: clusters of %u in windows of %u; must be 2..window, window at most %d",
                        unit_of(config), window_of(config), WINDOW_MAX);
     if (budget_of(config) > KR_TOPK_MAX)
-        return kr_fail(err, KR_E_LIMIT, "starc: budget %u, must be at most %d", budget_of(config), KR_TOPK_MAX);
+        return kr_fail(err, KR_E_LIMIT, "starc: budget %u, must be at most %d", budget_of(config),
+                       KR_TOPK_MAX);
     if (!p.dense) {
         p.granularity = KR_UNIT_CLUSTER;
         p.record_body_bytes = shape->kv_heads * head_bytes(config, shape, context_max);
@@ -176,8 +188,8 @@ static void load_normalised(const kr_view *view, uint32_t kv_head, uint64_t toke
 }
 
 /* Clusters tokens [st->tokens, end) of one KV head. */
-static void cluster_window(const kr_view *view, const kr_method_config *config, uint32_t kv_head, uint64_t end,
-                           float *memory)
+static void cluster_window(const kr_view *view, const kr_method_config *config, uint32_t kv_head,
+                           uint64_t end, float *memory)
 {
     const kr_attention_shape *s = view->shape;
     head_index x = index_of(view, config, kv_head);
@@ -230,7 +242,8 @@ static void append_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
 
     x.st->decoded = !job->is_prefill;
     while (end - x.st->tokens >= window_of(job->config))
-        cluster_window(job->view, job->config, kv_head, x.st->tokens + window_of(job->config), scratch.memory);
+        cluster_window(job->view, job->config, kv_head, x.st->tokens + window_of(job->config),
+                       scratch.memory);
     if (first_step && end > x.st->tokens && has_room_for_short(job, &x, end))
         cluster_window(job->view, job->config, kv_head, end, scratch.memory);
 }
@@ -242,10 +255,14 @@ static float *scores_of(const kr_job *job, uint32_t head)
 {
     const uint32_t group = job->view->shape->heads / job->view->shape->kv_heads;
 
-    return (float *)kr_attend_list_behind(job, &kr_list_tokens) + head * index_of(job->view, job->config, head / group).st->clusters;
+    return (float *)kr_attend_list_behind(job, &kr_list_tokens) +
+           head * index_of(job->view, job->config, head / group).st->clusters;
 }
 
-static uint32_t score_parts(const kr_job *job) { return kr_job_is_dense(job) ? 0 : job->view->shape->kv_heads; }
+static uint32_t score_parts(const kr_job *job)
+{
+    return kr_job_is_dense(job) ? 0 : job->view->shape->kv_heads;
+}
 
 static void score_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
 {
@@ -255,9 +272,16 @@ static void score_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
 
     (void)scratch;
     job->ops->row_dot(&(kr_row_dot_args){
-        .query = job->query + (size_t)kv_head * group * s->key_dim, .queries = group, .query_stride = s->key_dim,
-        .dim = s->key_dim, .type = s->kv_dtype, .row = x.centroid, .rows = x.st->clusters, .row_stride = s->key_dim,
-        .out = scores_of(job, kv_head * group), .out_stride = x.st->clusters,
+        .query = job->query + (size_t)kv_head * group * s->key_dim,
+        .queries = group,
+        .query_stride = s->key_dim,
+        .dim = s->key_dim,
+        .type = s->kv_dtype,
+        .row = x.centroid,
+        .rows = x.st->clusters,
+        .row_stride = s->key_dim,
+        .out = scores_of(job, kv_head * group),
+        .out_stride = x.st->clusters,
     });
     for (uint32_t h = 0; h < group; h++) /* an empty cluster has nothing to take */
         for (uint64_t c = 0; c < x.st->clusters; c++)
@@ -302,8 +326,12 @@ static uint32_t take_clusters(const kr_job *job, const head_index *x, const floa
         nan = 0;
         taken = 0;
         count = job->ops->select_topk(&(kr_select_topk_args){
-            .score = score, .n = x->st->clusters, .k = k, .position = cluster,
-            .scratch = (uint8_t *)scratch.memory + kr_align_up(sizeof(uint32_t) * KR_TOPK_MAX, 64), .nan_count = &nan,
+            .score = score,
+            .n = x->st->clusters,
+            .k = k,
+            .position = cluster,
+            .scratch = (uint8_t *)scratch.memory + kr_align_up(sizeof(uint32_t) * KR_TOPK_MAX, 64),
+            .nan_count = &nan,
         });
         sort_clusters(score, cluster, count);
         for (uint32_t i = 0; i < count && taken < room; i++)
@@ -325,7 +353,8 @@ static void select_run(const kr_job *job, uint32_t head, kr_scratch scratch)
     uint32_t *selected = kr_list_selected(&ref), count = 0;
 
     if (recent < budget_of(job->config)) {
-        count = take_clusters(job, &x, scores_of(job, head), budget_of(job->config) - (uint32_t)recent, selected, scratch);
+        count = take_clusters(job, &x, scores_of(job, head), budget_of(job->config) - (uint32_t)recent,
+                              selected, scratch);
         kr_list_sort(selected, count);
     }
     for (uint64_t t = x.st->tokens; t < visible; t++)
@@ -347,7 +376,8 @@ static size_t workspace_bytes(const kr_method_plan *plan, const kr_method_config
     if (plan->dense)
         return kr_attend_list_workspace(shape, kr_segments(context_max));
     return kr_attend_list_workspace(shape, kr_segments(plan->selected_max)) +
-           sizeof(float) * shape->heads * kr_ceil_div(context_max, window_of(config)) * clusters_a_window(config);
+           sizeof(float) * shape->heads * kr_ceil_div(context_max, window_of(config)) *
+               clusters_a_window(config);
 }
 
 static uint32_t lists(const kr_method_config *config, const kr_attention_shape *shape)
@@ -377,11 +407,12 @@ const kr_method kr_method_starc = {
     .workspace_bytes = workspace_bytes,
     .lists = lists,
     .scratch_bytes = scratch_bytes,
-    .stage = {
-        [KR_STAGE_APPEND] = {.parts = append_parts, .run = append_run},
-        [KR_STAGE_SCORE] = {.parts = score_parts, .run = score_run},
-        [KR_STAGE_SELECT] = {.parts = select_parts, .run = select_run},
-        [KR_STAGE_ATTEND] = {.parts = attend_parts, .run = attend_run},
-        [KR_STAGE_MERGE] = {.parts = merge_parts, .run = merge_run},
-    },
+    .stage =
+        {
+            [KR_STAGE_APPEND] = {.parts = append_parts, .run = append_run},
+            [KR_STAGE_SCORE] = {.parts = score_parts, .run = score_run},
+            [KR_STAGE_SELECT] = {.parts = select_parts, .run = select_run},
+            [KR_STAGE_ATTEND] = {.parts = attend_parts, .run = attend_run},
+            [KR_STAGE_MERGE] = {.parts = merge_parts, .run = merge_run},
+        },
 };

@@ -12,7 +12,10 @@
 
 enum { SINKS_DEFAULT = 4, BUDGET_DEFAULT = 2004 };
 
-static uint32_t sinks_of(const kr_method_config *c) { return c->parameter[0] != 0 ? c->parameter[0] : SINKS_DEFAULT; }
+static uint32_t sinks_of(const kr_method_config *c)
+{
+    return c->parameter[0] != 0 ? c->parameter[0] : SINKS_DEFAULT;
+}
 static uint32_t budget_of(const kr_method_config *c) { return c->budget != 0 ? c->budget : BUDGET_DEFAULT; }
 static uint32_t lists_of(const kr_attention_shape *shape) { return shape->kv_heads; }
 
@@ -26,8 +29,8 @@ static kr_status plan_streamingllm(const kr_method_config *config, const kr_atte
     if (status != KR_OK)
         return status;
     if (budget_of(config) <= sinks_of(config))
-        return kr_fail(err, KR_E_LIMIT, "streamingllm: budget %u, must be above its %u sinks", budget_of(config),
-                       sinks_of(config));
+        return kr_fail(err, KR_E_LIMIT, "streamingllm: budget %u, must be above its %u sinks",
+                       budget_of(config), sinks_of(config));
     p.selected_max = p.dense ? 0 : budget_of(config);
     *plan = p;
     return KR_OK;
@@ -92,9 +95,10 @@ const kr_method kr_method_streamingllm = {
     .workspace_bytes = workspace_bytes,
     .lists = lists,
     .scratch_bytes = scratch_bytes,
-    .stage = {
-        [KR_STAGE_SELECT] = {.parts = select_parts, .run = select_run},
-        [KR_STAGE_ATTEND] = {.parts = attend_parts, .run = attend_run},
-        [KR_STAGE_MERGE] = {.parts = merge_parts, .run = merge_run},
-    },
+    .stage =
+        {
+            [KR_STAGE_SELECT] = {.parts = select_parts, .run = select_run},
+            [KR_STAGE_ATTEND] = {.parts = attend_parts, .run = attend_run},
+            [KR_STAGE_MERGE] = {.parts = merge_parts, .run = merge_run},
+        },
 };

@@ -17,10 +17,10 @@ enum { KR_SEER_TOPK = 1, KR_SEER_THRESHOLD = 2 }; /* kr_method_config.mode */
  * RoPE (half-split, on all gate_dim) when inv_freq is not NULL. */
 typedef struct {
     uint32_t head_dim, group, gate_dim;
-    const float *key_weight;   /* [3 * head_dim][gate_dim] on max, min, mean */
-    const float *query_weight; /* [group * head_dim][gate_dim] */
+    const float *key_weight;            /* [3 * head_dim][gate_dim] on max, min, mean */
+    const float *query_weight;          /* [group * head_dim][gate_dim] */
     const float *key_norm, *query_norm; /* [gate_dim] or NULL */
-    const float *inv_freq;     /* [gate_dim / 2] or NULL */
+    const float *inv_freq;              /* [gate_dim / 2] or NULL */
 } kr_seer_gate;
 
 /* Gate key of a complete block: its pre-RoPE keys [tokens][key_stride] of one KV head, first token at

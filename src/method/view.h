@@ -26,25 +26,25 @@ enum { KR_TILE_TOKENS = 16 };
 
 /* Geometry of attention in one layer; the same for every session. */
 typedef struct {
-    uint32_t heads, kv_heads;  /* MLA: kv_heads = 1 */
-    uint32_t key_dim;          /* elements of a cached key row (MLA: kv_lora + rope) */
-    uint32_t value_dim;        /* elements of a value row (MLA: kv_lora, inside the key row) */
-    bool latent;               /* MLA: values are a prefix of the key row */
+    uint32_t heads, kv_heads; /* MLA: kv_heads = 1 */
+    uint32_t key_dim;         /* elements of a cached key row (MLA: kv_lora + rope) */
+    uint32_t value_dim;       /* elements of a value row (MLA: kv_lora, inside the key row) */
+    bool latent;              /* MLA: values are a prefix of the key row */
     kr_dtype kv_dtype;
     float softmax_scale;
-    uint32_t window;           /* attended tokens, own included; 0 = all */
+    uint32_t window; /* attended tokens, own included; 0 = all */
     uint32_t layer, layers;
 } kr_attention_shape;
 
 /* Byte offsets of one layer's block inside a page, and of its parts inside the block. */
 typedef struct {
     kr_keys_layout keys;
-    uint64_t block_offset;  /* of this layer in the page */
-    uint64_t key_offset;    /* inside the block */
+    uint64_t block_offset; /* of this layer in the page */
+    uint64_t key_offset;   /* inside the block */
     uint64_t value_offset;
-    uint64_t index_offset;  /* the method's per-token and per-unit index of this page */
-    uint64_t index_bytes;   /* size of that area; its inner layout is the method's own */
-    uint64_t block_bytes;   /* all of the above, 64-byte aligned */
+    uint64_t index_offset; /* the method's per-token and per-unit index of this page */
+    uint64_t index_bytes;  /* size of that area; its inner layout is the method's own */
+    uint64_t block_bytes;  /* all of the above, 64-byte aligned */
 } kr_layout;
 
 /* State of a method that spans pages (clusters, hash tables, running means, RNG seed): one per
@@ -58,8 +58,8 @@ typedef struct {
     uint32_t layer;
     uint64_t tokens_covered; /* tokens [0, tokens_covered) are reflected in body and page index */
     uint64_t body_bytes;
-    uint64_t seed;           /* of the session's random choices */
-    uint64_t checksum;       /* XXH3 of header (checksum 0) and body; set on save, checked on restore */
+    uint64_t seed;     /* of the session's random choices */
+    uint64_t checksum; /* XXH3 of header (checksum 0) and body; set on save, checked on restore */
 } kr_record_header;
 
 /* A stretch of tokens computed together: prompt (prefill) or generated (decode). Methods that
@@ -74,13 +74,13 @@ typedef struct {
 typedef struct {
     const kr_attention_shape *shape;
     const kr_layout *layout;
-    uint8_t *const *pages;        /* [page_count] page bases; pages before first_page may be NULL */
-    const uint8_t *page_device;   /* [page_count] device index inside the node that holds the page */
-    uint32_t home;                /* the session's home device */
+    uint8_t *const *pages;      /* [page_count] page bases; pages before first_page may be NULL */
+    const uint8_t *page_device; /* [page_count] device index inside the node that holds the page */
+    uint32_t home;              /* the session's home device */
     uint64_t page_count;
-    uint64_t first_page;          /* pages before it were dropped (outside every window) */
-    uint64_t tokens;              /* tokens whose KV is present, new ones included after append */
-    kr_record_header *record;     /* header; the body follows at record + 1 */
+    uint64_t first_page;           /* pages before it were dropped (outside every window) */
+    uint64_t tokens;               /* tokens whose KV is present, new ones included after append */
+    kr_record_header *record;      /* header; the body follows at record + 1 */
     const kr_boundary *boundaries; /* [boundary_count], ascending first_token */
     uint32_t boundary_count;
 } kr_view;
@@ -97,7 +97,9 @@ static inline const void *kr_view_key_tile(const kr_view *view, uint32_t kv_head
 {
     const kr_attention_shape *s = view->shape;
     const uint64_t in_page = token % KR_PAGE_TOKENS;
-    const uint64_t element = ((uint64_t)kv_head * KR_PAGE_TOKENS + in_page / KR_TILE_TOKENS * KR_TILE_TOKENS) * s->key_dim;
+    const uint64_t element = ((uint64_t)kv_head * KR_PAGE_TOKENS +
+                              in_page / KR_TILE_TOKENS * KR_TILE_TOKENS) *
+                             s->key_dim;
     return kr_view_block(view, token / KR_PAGE_TOKENS) + view->layout->key_offset +
            element * kr_dtype_bytes(s->kv_dtype);
 }

@@ -10,11 +10,11 @@
 /* Long enough for any path plus the names of two nested objects. */
 enum { WHERE_BYTES = 4200 };
 
-#define TRY(call)                           \
-    do {                                    \
+#define TRY(call)                            \
+    do {                                     \
         const kr_status try_status = (call); \
-        if (try_status != KR_OK)            \
-            return try_status;              \
+        if (try_status != KR_OK)             \
+            return try_status;               \
     } while (0)
 
 /* A nested object; absent ones have object NULL. */
@@ -71,8 +71,8 @@ static kr_status read_rope(kr_json parent, const char *key, bool required, kr_ro
     static const char *const layouts[] = {"half", "interleaved", NULL};
     static const char *const scalings[] = {"none", "linear", "llama3", "yarn", NULL};
     static const char *const keys[] = {
-        "theta", "dims", "first", "layout", "scaling", "factor", "low_freq", "high_freq",
-        "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "original_context", NULL,
+        "theta",     "dims",      "first",     "layout", "scaling",        "factor",           "low_freq",
+        "high_freq", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "original_context", NULL,
     };
     kr_rope rope = {.factor = 1.0, .beta_fast = 32.0, .beta_slow = 1.0};
     uint32_t layout = 0, scaling = 0;
@@ -167,8 +167,8 @@ static kr_status share_index(kr_json j, kr_model *m, kr_err *err)
 static kr_status read_indexer(kr_json root, kr_model *m, kr_err *err)
 {
     static const char *const kinds[] = {"dsa", "block", NULL};
-    static const char *const keys[] = {"kind", "heads", "dim", "topk", "block", "dtype", "layers",
-                                       "shared_from", "rope", NULL};
+    static const char *const keys[] = {"kind",  "heads",  "dim",         "topk", "block",
+                                       "dtype", "layers", "shared_from", "rope", NULL};
     uint32_t kind = 0;
     nested indexer;
 
@@ -191,7 +191,7 @@ static kr_status read_indexer(kr_json root, kr_model *m, kr_err *err)
 
 static kr_status read_moe(kr_json root, kr_model *m, kr_err *err)
 {
-    static const char *const keys[] = {"experts", "active", "shared", "width", "shared_width",
+    static const char *const keys[] = {"experts",     "active", "shared",      "width",        "shared_width",
                                        "first_layer", "groups", "groups_kept", "routed_scale", NULL};
     kr_moe moe = {.groups = 1, .groups_kept = 1, .routed_scale = 1.0};
     uint32_t first = 0;
@@ -260,8 +260,8 @@ static kr_status read_flags(kr_json root, kr_model *m, kr_err *err)
 
 static kr_status read_shape(kr_json root, kr_model *m, kr_err *err)
 {
-    static const char *const families[] = {"llama", "qwen2", "qwen3", "gemma3", "deepseek_v32",
-                                           "glm_dsa", "minimax_m3", NULL};
+    static const char *const families[] = {"llama",        "qwen2",   "qwen3",      "gemma3",
+                                           "deepseek_v32", "glm_dsa", "minimax_m3", NULL};
     const char *name = NULL;
     uint32_t family = 0;
 
@@ -288,11 +288,37 @@ static kr_status read_shape(kr_json root, kr_model *m, kr_err *err)
 static kr_status read_model(kr_json root, kr_model *m, kr_err *err)
 {
     static const char *const keys[] = {
-        "karat_model", "name", "source", "family", "layers", "hidden", "vocab", "context", "heads",
-        "kv_heads", "head_dim", "value_dim", "softmax_scale", "mla", "indexer", "ffn_width", "moe",
-        "activation", "norm_eps", "qkv_bias", "qk_norm", "sandwich_norm", "tied_embedding", "window",
-        "rope", "rope_local", "kv_dtype", "weight_bytes_dense", "weight_bytes_experts",
-        "weight_bytes_wide", NULL,
+        "karat_model",
+        "name",
+        "source",
+        "family",
+        "layers",
+        "hidden",
+        "vocab",
+        "context",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "value_dim",
+        "softmax_scale",
+        "mla",
+        "indexer",
+        "ffn_width",
+        "moe",
+        "activation",
+        "norm_eps",
+        "qkv_bias",
+        "qk_norm",
+        "sandwich_norm",
+        "tied_embedding",
+        "window",
+        "rope",
+        "rope_local",
+        "kv_dtype",
+        "weight_bytes_dense",
+        "weight_bytes_experts",
+        "weight_bytes_wide",
+        NULL,
     };
     uint32_t version = 0;
     const char *source = NULL;

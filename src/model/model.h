@@ -94,8 +94,8 @@ typedef struct {
 
     kr_attention attention;
     uint32_t heads, kv_heads;
-    uint32_t head_dim;   /* GQA: q and k width. MLA: nope + rope */
-    uint32_t value_dim;  /* per head, after W_uv for MLA */
+    uint32_t head_dim;                            /* GQA: q and k width. MLA: nope + rope */
+    uint32_t value_dim;                           /* per head, after W_uv for MLA */
     uint32_t q_lora, kv_lora, nope_dim, rope_dim; /* MLA; 0 for GQA */
     double softmax_scale;                         /* everything included (mscale^2, 1/sqrt) */
 
@@ -120,8 +120,8 @@ typedef struct {
     kr_rope rope[2]; /* [0] global layers, [1] local (sliding-window) layers */
     kr_layer layer[KR_LAYERS_MAX];
 
-    kr_dtype kv_dtype;     /* as served; KR_BF16 by default */
-    kr_dtype index_dtype;  /* KR_E4M3 (DSA) or KR_BF16 */
+    kr_dtype kv_dtype;    /* as served; KR_BF16 by default */
+    kr_dtype index_dtype; /* KR_E4M3 (DSA) or KR_BF16 */
     /* Bytes per parameter as served, for pricing. wide: what FP8 checkpoints keep in a wider type
      * (embedding, output matrix, router, norms, the index head weights of DSA); 0 = as dense. */
     double weight_bytes_dense, weight_bytes_experts, weight_bytes_wide;
@@ -150,10 +150,10 @@ uint32_t kr_model_index_layers(const kr_model *model); /* layers that own an ind
 
 /* Parameter counts by class; the whole model without MTP layers. */
 typedef struct {
-    uint64_t embedding, head;        /* head is 0 when tied */
-    uint64_t attention;              /* all layers, indexer excluded */
-    uint64_t indexer;                /* all layers, its head weights excluded */
-    uint64_t index_head_weights;     /* all layers; DSA's weights_proj */
+    uint64_t embedding, head;    /* head is 0 when tied */
+    uint64_t attention;          /* all layers, indexer excluded */
+    uint64_t indexer;            /* all layers, its head weights excluded */
+    uint64_t index_head_weights; /* all layers; DSA's weights_proj */
     uint64_t router, experts, shared_experts, dense_ffn, norms;
 } kr_parameters;
 

@@ -20,38 +20,38 @@ typedef enum {
 enum { KR_RESOURCE_COUNT = 4 };
 
 /* X(name, text): order is part of traces and of the digest, so new kinds go at the end. */
-#define KR_OP_LIST(X)                                                                            \
-    X(KR_OP_EMBED, "embed")                 /* token rows of the embedding */                    \
-    X(KR_OP_QKV, "qkv")                     /* norm, q, k, v (GQA) or q_a, kv_a (MLA), rope */   \
-    X(KR_OP_Q_UP, "q_up")                   /* MLA: q_b */                                       \
-    X(KR_OP_ABSORB, "absorb")               /* MLA: latent query = W_uk^T q_nope */              \
-    X(KR_OP_INDEX_PROJECT, "index_project") /* index query, key, head weights (project half) */  \
-    X(KR_OP_SEND_INDEX, "send_index")       /* link: index query and key, goes first */          \
-    X(KR_OP_SEND_QKV, "send_qkv")           /* link: query and the new tokens' KV */             \
-    X(KR_OP_APPEND, "append")               /* device: store KV, extend the index */             \
-    X(KR_OP_SCORE, "score")                                                                      \
-    X(KR_OP_SELECT, "select")                                                                    \
-    X(KR_OP_GATHER, "gather")                                                                    \
-    X(KR_OP_ATTEND, "attend")                                                                    \
-    X(KR_OP_RETURN_INDICES, "return_indices") /* link, indices-only placement */                 \
-    X(KR_OP_RETURN_OUT, "return_out")         /* link: attention output (latent for MLA) */      \
-    X(KR_OP_V_UP, "v_up")                     /* MLA: W_uv on the latent output */               \
-    X(KR_OP_O_PROJ, "o_proj")                                                                    \
-    X(KR_OP_ROUTER, "router")                                                                    \
-    X(KR_OP_DISPATCH, "dispatch") /* all-to-all */                                               \
-    X(KR_OP_EXPERTS, "experts")                                                                  \
-    X(KR_OP_COMBINE, "combine") /* all-to-all */                                                 \
-    X(KR_OP_SHARED_EXPERT, "shared_expert")                                                      \
-    X(KR_OP_FFN, "ffn")                                                                          \
-    X(KR_OP_HEAD, "head") /* final norm and output matrix */                                     \
-    X(KR_OP_SAMPLE, "sample")                                                                    \
+#define KR_OP_LIST(X)                                                                           \
+    X(KR_OP_EMBED, "embed")                 /* token rows of the embedding */                   \
+    X(KR_OP_QKV, "qkv")                     /* norm, q, k, v (GQA) or q_a, kv_a (MLA), rope */  \
+    X(KR_OP_Q_UP, "q_up")                   /* MLA: q_b */                                      \
+    X(KR_OP_ABSORB, "absorb")               /* MLA: latent query = W_uk^T q_nope */             \
+    X(KR_OP_INDEX_PROJECT, "index_project") /* index query, key, head weights (project half) */ \
+    X(KR_OP_SEND_INDEX, "send_index")       /* link: index query and key, goes first */         \
+    X(KR_OP_SEND_QKV, "send_qkv")           /* link: query and the new tokens' KV */            \
+    X(KR_OP_APPEND, "append")               /* device: store KV, extend the index */            \
+    X(KR_OP_SCORE, "score")                                                                     \
+    X(KR_OP_SELECT, "select")                                                                   \
+    X(KR_OP_GATHER, "gather")                                                                   \
+    X(KR_OP_ATTEND, "attend")                                                                   \
+    X(KR_OP_RETURN_INDICES, "return_indices") /* link, indices-only placement */                \
+    X(KR_OP_RETURN_OUT, "return_out")         /* link: attention output (latent for MLA) */     \
+    X(KR_OP_V_UP, "v_up")                     /* MLA: W_uv on the latent output */              \
+    X(KR_OP_O_PROJ, "o_proj")                                                                   \
+    X(KR_OP_ROUTER, "router")                                                                   \
+    X(KR_OP_DISPATCH, "dispatch") /* all-to-all */                                              \
+    X(KR_OP_EXPERTS, "experts")                                                                 \
+    X(KR_OP_COMBINE, "combine") /* all-to-all */                                                \
+    X(KR_OP_SHARED_EXPERT, "shared_expert")                                                     \
+    X(KR_OP_FFN, "ffn")                                                                         \
+    X(KR_OP_HEAD, "head") /* final norm and output matrix */                                    \
+    X(KR_OP_SAMPLE, "sample")                                                                   \
     X(KR_OP_REDUCE, "reduce") /* all-to-all: sum over tensor-parallel ranks */
 
 typedef enum {
 #define KR_OP_ENUM(name, text) name,
     KR_OP_LIST(KR_OP_ENUM)
 #undef KR_OP_ENUM
-    KR_OP_KINDS
+        KR_OP_KINDS
 } kr_op_kind;
 
 /* "qkv", "score", ...; "?" past the end. */
@@ -81,8 +81,8 @@ typedef struct {
 
 static inline kr_work kr_work_add(kr_work a, kr_work b)
 {
-    return (kr_work){a.flops + b.flops, a.read_bytes + b.read_bytes,
-                     a.write_bytes + b.write_bytes, a.move_bytes + b.move_bytes};
+    return (kr_work){a.flops + b.flops, a.read_bytes + b.read_bytes, a.write_bytes + b.write_bytes,
+                     a.move_bytes + b.move_bytes};
 }
 
 static inline kr_work kr_work_scale(kr_work a, uint64_t n)

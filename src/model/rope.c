@@ -6,10 +6,7 @@
 #include "base/check.h"
 #include "model/model.h"
 
-static double clamp(double x, double low, double high)
-{
-    return x < low ? low : x > high ? high : x;
-}
+static double clamp(double x, double low, double high) { return x < low ? low : x > high ? high : x; }
 
 /* Llama 3.1: frequencies whose wavelength passes original_context / low_freq are divided by factor,
  * those below original_context / high_freq stay, the band between is blended linearly. */
@@ -65,10 +62,17 @@ double kr_rope_frequencies(const kr_rope *rope, float *inv_freq)
         double frequency = pow(rope->theta, -2.0 * i / rope->dims);
 
         switch (rope->scaling) {
-        case KR_ROPE_PLAIN: break;
-        case KR_ROPE_LINEAR: frequency /= rope->factor; break;
-        case KR_ROPE_LLAMA3: frequency = llama3_scaled(rope, frequency); break;
-        case KR_ROPE_YARN: frequency = yarn_scaled(rope, i, frequency); break;
+        case KR_ROPE_PLAIN:
+            break;
+        case KR_ROPE_LINEAR:
+            frequency /= rope->factor;
+            break;
+        case KR_ROPE_LLAMA3:
+            frequency = llama3_scaled(rope, frequency);
+            break;
+        case KR_ROPE_YARN:
+            frequency = yarn_scaled(rope, i, frequency);
+            break;
         }
         inv_freq[i] = (float)frequency;
     }

@@ -24,7 +24,7 @@
 #include "base/num.h"
 
 enum {
-    KR_ATTEND_ROWS_MAX = 2048,     /* query rows of one call */
+    KR_ATTEND_ROWS_MAX = 2048,      /* query rows of one call */
     KR_ATTEND_POSITIONS_MAX = 1024, /* list positions of one call: one segment */
     KR_ATTEND_DIM_MAX = 1024
 };
@@ -37,11 +37,11 @@ typedef struct {
     const float *bias;            /* [positions] or NULL */
     const float *mass;            /* [positions] or NULL */
     uint32_t rows, positions, key_dim, value_dim;
-    kr_dtype type;                /* KR_F32, KR_F16 or KR_BF16 */
+    kr_dtype type; /* KR_F32, KR_F16 or KR_BF16 */
     float scale;
-    void *scratch;                /* kr_attend_rows_scratch_bytes, 64-byte aligned */
-    float *maximum, *sum;         /* out [rows] */
-    float *accumulator;           /* out [rows][value_dim], unnormalised */
+    void *scratch;        /* kr_attend_rows_scratch_bytes, 64-byte aligned */
+    float *maximum, *sum; /* out [rows] */
+    float *accumulator;   /* out [rows][value_dim], unnormalised */
 } kr_attend_rows_args;
 
 typedef void (*kr_attend_rows_fn)(const kr_attend_rows_args *args);

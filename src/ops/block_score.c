@@ -7,7 +7,8 @@
 #include "base/num.h"
 #include "ops/variants.h"
 
-static float token_dot(const kr_block_score_args *a, const float *query, const uint16_t *block, uint32_t token)
+static float token_dot(const kr_block_score_args *a, const float *query, const uint16_t *block,
+                       uint32_t token)
 {
     float sum = 0.0f;
 

@@ -26,8 +26,8 @@ typedef struct {
     uint32_t heads, dim;        /* dim even */
     uint32_t block_tokens;      /* multiple of 16 */
     uint64_t blocks;
-    uint64_t tokens;            /* visible, over all blocks; only the last block may be partial */
-    float *score;               /* out [heads][score_stride] */
+    uint64_t tokens; /* visible, over all blocks; only the last block may be partial */
+    float *score;    /* out [heads][score_stride] */
     uint64_t score_stride;
 } kr_block_score_args;
 

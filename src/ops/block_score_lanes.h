@@ -14,8 +14,9 @@ enum {
 };
 
 /* Dots of H heads with the 16 tokens of one tile. */
-static inline __attribute__((always_inline)) void tile_dots(const kr_block_score_args *a, uint32_t first, int H,
-                                                             const uint16_t *tile, kr_lanes sum[HEADS][PARTS])
+static inline __attribute__((always_inline)) void tile_dots(const kr_block_score_args *a, uint32_t first,
+                                                            int H, const uint16_t *tile,
+                                                            kr_lanes sum[HEADS][PARTS])
 {
 #pragma GCC unroll 8
     for (int h = 0; h < H; h++)
@@ -73,7 +74,7 @@ static float result_of(const extreme *e)
 }
 
 static inline __attribute__((always_inline)) void block_heads(const kr_block_score_args *a, uint64_t b,
-                                                               uint32_t first, int H)
+                                                              uint32_t first, int H)
 {
     const uint64_t start = b * a->block_tokens, left = a->tokens > start ? a->tokens - start : 0;
     const uint32_t tokens = left < a->block_tokens ? (uint32_t)left : a->block_tokens;

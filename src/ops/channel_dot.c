@@ -18,7 +18,8 @@ void kr_channel_dot_scalar(const kr_channel_dot_args *a)
             for (uint32_t j = 0; j < a->channels; j++) {
                 float x;
 
-                kr_to_f32(a->type, (const uint8_t *)a->key + (a->channel[j] * a->key_stride + t) * bytes, &x, 1);
+                kr_to_f32(a->type, (const uint8_t *)a->key + (a->channel[j] * a->key_stride + t) * bytes, &x,
+                          1);
                 sum = fmaf(a->query[(size_t)q * a->channels + j], x, sum);
             }
             a->score[q * a->score_stride + t] = sum;

@@ -14,14 +14,14 @@
 enum { KR_CHANNEL_QUERIES_MAX = 64, KR_CHANNELS_MAX = 256 };
 
 typedef struct {
-    const float *query;        /* [queries][channels] */
-    const uint32_t *channel;   /* [channels] channel numbers */
+    const float *query;      /* [queries][channels] */
+    const uint32_t *channel; /* [channels] channel numbers */
     uint32_t queries, channels;
-    kr_dtype type;             /* of keys: KR_F32, KR_F16 or KR_BF16 */
-    const void *key;           /* [.][key_stride] elements of type, channel-major */
+    kr_dtype type;   /* of keys: KR_F32, KR_F16 or KR_BF16 */
+    const void *key; /* [.][key_stride] elements of type, channel-major */
     uint64_t key_stride;
     uint32_t tokens;
-    float *score;              /* [queries][score_stride] */
+    float *score; /* [queries][score_stride] */
     uint64_t score_stride;
 } kr_channel_dot_args;
 

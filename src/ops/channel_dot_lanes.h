@@ -16,25 +16,23 @@ KR_INLINE void dot_block(const kr_channel_dot_args *a, uint32_t first, uint32_t 
     const float *query = a->query + (size_t)first * a->channels;
     kr_lanes sum[QUERIES][VECTORS];
 
-    KR_UNROLL for (uint32_t q = 0; q < n; q++)
-        KR_UNROLL for (uint32_t v = 0; v < vectors; v++)
-            sum[q][v] = lanes_set(0.0f);
+    KR_UNROLL for (uint32_t q = 0; q < n; q++) KR_UNROLL for (uint32_t v = 0; v < vectors; v++)
+        sum[q][v] = lanes_set(0.0f);
     for (uint32_t j = 0; j < a->channels; j++) {
         const size_t at = a->channel[j] * a->key_stride + t;
         kr_lanes x[VECTORS];
 
         KR_UNROLL for (uint32_t v = 0; v < vectors; v++)
             x[v] = lanes_load_as(type, a->key, at + v * KR_LANES);
-        KR_UNROLL for (uint32_t q = 0; q < n; q++) {
+        KR_UNROLL for (uint32_t q = 0; q < n; q++)
+        {
             const kr_lanes y = lanes_set(query[(size_t)q * a->channels + j]);
 
-            KR_UNROLL for (uint32_t v = 0; v < vectors; v++)
-                sum[q][v] = lanes_fma(y, x[v], sum[q][v]);
+            KR_UNROLL for (uint32_t v = 0; v < vectors; v++) sum[q][v] = lanes_fma(y, x[v], sum[q][v]);
         }
     }
-    KR_UNROLL for (uint32_t q = 0; q < n; q++)
-        KR_UNROLL for (uint32_t v = 0; v < vectors; v++)
-            lanes_store(a->score + (first + q) * a->score_stride + t + v * KR_LANES, sum[q][v]);
+    KR_UNROLL for (uint32_t q = 0; q < n; q++) KR_UNROLL for (uint32_t v = 0; v < vectors; v++)
+        lanes_store(a->score + (first + q) * a->score_stride + t + v * KR_LANES, sum[q][v]);
 }
 
 static void dot_one(const kr_channel_dot_args *a, uint32_t q, uint32_t t)
@@ -47,7 +45,8 @@ static void dot_one(const kr_channel_dot_args *a, uint32_t q, uint32_t t)
     a->score[q * a->score_stride + t] = sum;
 }
 
-KR_INLINE void dot_queries(const kr_channel_dot_args *a, uint32_t first, const uint32_t n, const kr_dtype type)
+KR_INLINE void dot_queries(const kr_channel_dot_args *a, uint32_t first, const uint32_t n,
+                           const kr_dtype type)
 {
     uint32_t t = 0;
 

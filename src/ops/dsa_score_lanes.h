@@ -16,50 +16,42 @@ enum {
 
 /* One scan, prepared: heads padded to 16 with query and weight 0. */
 typedef struct {
-    uint32_t dim, vectors, width; /* width = vectors * KR_LANES */
+    uint32_t dim, vectors, width;                                /* width = vectors * KR_LANES */
     _Alignas(64) float query[KR_DSA_DIM_MAX * KR_DSA_HEADS_MAX]; /* [dim][width] */
     _Alignas(64) float weight[KR_DSA_HEADS_MAX];
-    _Alignas(64) float key[TOKENS_MAX * KR_DSA_DIM_MAX];         /* [tokens of a tile][dim] */
+    _Alignas(64) float key[TOKENS_MAX * KR_DSA_DIM_MAX]; /* [tokens of a tile][dim] */
     kr_lanes chain[TOKENS_MAX][CHAINS];
 } scan;
 
 /* Dots of H vectors of heads with T keys, then ReLU, weight and sum into the tokens' chains. */
-#define DEFINE_TILE(H, T)                                                                 \
-    static void tile_##H##_##T(scan *s, uint32_t vector)                                  \
-    {                                                                                     \
-        const float *q = s->query + vector * KR_LANES;                                    \
-        kr_lanes sum[T][H];                                                               \
-                                                                                          \
-        _Pragma("GCC unroll 16")                                                          \
-        for (int t = 0; t < T; t++)                                                       \
-            _Pragma("GCC unroll 16")                                                      \
-            for (int h = 0; h < H; h++)                                                   \
-                sum[t][h] = lanes_set(0.0f);                                              \
-        for (uint32_t c = 0; c < s->dim; c++, q += s->width) {                            \
-            kr_lanes qv[H];                                                               \
-                                                                                          \
-            _Pragma("GCC unroll 16")                                                      \
-            for (int h = 0; h < H; h++)                                                   \
-                qv[h] = lanes_load(q + h * KR_LANES);                                     \
-            _Pragma("GCC unroll 16")                                                      \
-            for (int t = 0; t < T; t++) {                                                 \
-                const kr_lanes k = lanes_set(s->key[(uint32_t)t * KR_DSA_DIM_MAX + c]);   \
-                                                                                          \
-                _Pragma("GCC unroll 16")                                                  \
-                for (int h = 0; h < H; h++)                                               \
-                    sum[t][h] = lanes_fma(qv[h], k, sum[t][h]);                           \
-            }                                                                             \
-        }                                                                                 \
-        _Pragma("GCC unroll 16")                                                          \
-        for (int h = 0; h < H; h++) {                                                     \
-            const uint32_t v = vector + (uint32_t)h;                                      \
-            const kr_lanes w = lanes_load(s->weight + v * KR_LANES);                      \
-                                                                                          \
-            _Pragma("GCC unroll 16")                                                      \
-            for (int t = 0; t < T; t++)                                                   \
-                s->chain[t][v % CHAINS] =                                                 \
-                    lanes_fma(w, lanes_relu(sum[t][h]), s->chain[t][v % CHAINS]);         \
-        }                                                                                 \
+#define DEFINE_TILE(H, T)                                                                               \
+    static void tile_##H##_##T(scan *s, uint32_t vector)                                                \
+    {                                                                                                   \
+        const float *q = s->query + vector * KR_LANES;                                                  \
+        kr_lanes sum[T][H];                                                                             \
+                                                                                                        \
+        _Pragma("GCC unroll 16") for (int t = 0; t < T; t++)                                            \
+            _Pragma("GCC unroll 16") for (int h = 0; h < H; h++) sum[t][h] = lanes_set(0.0f);           \
+        for (uint32_t c = 0; c < s->dim; c++, q += s->width) {                                          \
+            kr_lanes qv[H];                                                                             \
+                                                                                                        \
+            _Pragma("GCC unroll 16") for (int h = 0; h < H; h++) qv[h] = lanes_load(q + h * KR_LANES);  \
+            _Pragma("GCC unroll 16") for (int t = 0; t < T; t++)                                        \
+            {                                                                                           \
+                const kr_lanes k = lanes_set(s->key[(uint32_t)t * KR_DSA_DIM_MAX + c]);                 \
+                                                                                                        \
+                _Pragma("GCC unroll 16") for (int h = 0; h < H; h++)                                    \
+                    sum[t][h] = lanes_fma(qv[h], k, sum[t][h]);                                         \
+            }                                                                                           \
+        }                                                                                               \
+        _Pragma("GCC unroll 16") for (int h = 0; h < H; h++)                                            \
+        {                                                                                               \
+            const uint32_t v = vector + (uint32_t)h;                                                    \
+            const kr_lanes w = lanes_load(s->weight + v * KR_LANES);                                    \
+                                                                                                        \
+            _Pragma("GCC unroll 16") for (int t = 0; t < T; t++)                                        \
+                s->chain[t][v % CHAINS] = lanes_fma(w, lanes_relu(sum[t][h]), s->chain[t][v % CHAINS]); \
+        }                                                                                               \
     }
 
 #if KR_LANES == 16
@@ -99,8 +91,9 @@ static void prepare(scan *s, const kr_dsa_score_args *a)
     for (uint32_t h = 0; h < s->width; h++) {
         s->weight[h] = h < a->heads ? a->weight[h] : 0.0f;
         for (uint32_t c = 0; c < a->dim; c++)
-            s->query[c * s->width + h] =
-                h < a->heads ? kr_f32_from_bf16(kr_e4m3_bf16[a->query[(size_t)h * a->dim + c]]) : 0.0f;
+            s->query[c * s->width + h] = h < a->heads ? kr_f32_from_bf16(
+                                                            kr_e4m3_bf16[a->query[(size_t)h * a->dim + c]])
+                                                      : 0.0f;
     }
     memset(s->key, 0, sizeof s->key);
 }
@@ -124,7 +117,7 @@ void KR_DSA_SCORE_NAME(const kr_dsa_score_args *a)
                      a->key[(t + j) / a->run_tokens] + (t + j) % a->run_tokens * a->dim, a->dim);
         score_tile(&s, twelve);
         for (uint32_t j = 0; j < n; j++)
-            a->score[t + j] =
-                lanes_sum16(s.chain[j]) * a->scale[(t + j) / a->run_tokens][(t + j) % a->run_tokens];
+            a->score[t + j] = lanes_sum16(s.chain[j]) *
+                              a->scale[(t + j) / a->run_tokens][(t + j) % a->run_tokens];
     }
 }

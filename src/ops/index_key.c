@@ -1,3 +1,4 @@
+/* The scalar code of index_key.h, which is also its definition. */
 #include "ops/index_key.h"
 
 #include <math.h>

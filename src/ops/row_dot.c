@@ -29,6 +29,6 @@ void kr_row_dot_scalar(const kr_row_dot_args *a)
 
     for (uint64_t i = 0; i < a->rows; i++)
         for (uint32_t q = 0; q < a->queries; q++)
-            a->out[q * a->out_stride + i] =
-                dot(a->query + (uint64_t)q * a->query_stride, (const uint8_t *)a->row + i * stride, a->type, a->dim);
+            a->out[q * a->out_stride + i] = dot(a->query + (uint64_t)q * a->query_stride,
+                                                (const uint8_t *)a->row + i * stride, a->type, a->dim);
 }

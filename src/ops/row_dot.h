@@ -14,12 +14,12 @@
 #include "base/num.h"
 
 typedef struct {
-    const float *query;     /* [queries][query_stride], the first dim elements count */
+    const float *query; /* [queries][query_stride], the first dim elements count */
     uint32_t queries, query_stride, dim;
-    kr_dtype type;          /* of rows: KR_F32, KR_F16 or KR_BF16 */
-    const void *row;        /* [rows][row_stride] elements of type */
+    kr_dtype type;   /* of rows: KR_F32, KR_F16 or KR_BF16 */
+    const void *row; /* [rows][row_stride] elements of type */
     uint64_t rows, row_stride;
-    float *out;             /* [queries][out_stride] */
+    float *out; /* [queries][out_stride] */
     uint64_t out_stride;
 } kr_row_dot_args;
 

@@ -8,30 +8,30 @@ enum { CHAINS = 16, VECTORS = CHAINS / KR_LANES, QUERIES = KR_LANES == 16 ? 8 : 
 
 /* Sums of n queries with rows rows; queries are loaded once for all rows. Elements past dim are 0 * 0
  * from padded copies. n, rows and type are constants at every call. */
-KR_INLINE void dots(const kr_row_dot_args *a, const float *query, const uint8_t *row, float *out, const uint32_t n,
-                    const uint32_t rows, const kr_dtype type)
+KR_INLINE void dots(const kr_row_dot_args *a, const float *query, const uint8_t *row, float *out,
+                    const uint32_t n, const uint32_t rows, const kr_dtype type)
 {
     const uint32_t whole = a->dim / CHAINS * CHAINS, rest = a->dim - whole;
     const size_t stride = a->row_stride * kr_dtype_bytes(type);
     kr_lanes sum[ROWS][QUERIES][VECTORS];
 
-    KR_UNROLL for (uint32_t r = 0; r < rows; r++)
-        KR_UNROLL for (uint32_t q = 0; q < n; q++)
-            KR_UNROLL for (uint32_t v = 0; v < VECTORS; v++)
-                sum[r][q][v] = lanes_set(0.0f);
+    KR_UNROLL for (uint32_t r = 0; r < rows; r++) KR_UNROLL for (uint32_t q = 0; q < n; q++)
+        KR_UNROLL for (uint32_t v = 0; v < VECTORS; v++) sum[r][q][v] = lanes_set(0.0f);
     for (uint32_t c = 0; c < whole; c += CHAINS)
-        KR_UNROLL for (uint32_t v = 0; v < VECTORS; v++) {
+        KR_UNROLL for (uint32_t v = 0; v < VECTORS; v++)
+        {
             kr_lanes x[ROWS];
 
-            KR_UNROLL for (uint32_t r = 0; r < rows; r++) {
+            KR_UNROLL for (uint32_t r = 0; r < rows; r++)
+            {
                 x[r] = lanes_load_as(type, row + r * stride, c + v * KR_LANES);
                 __builtin_prefetch(row + r * stride + c * kr_dtype_bytes(type) + AHEAD);
             }
-            KR_UNROLL for (uint32_t q = 0; q < n; q++) {
+            KR_UNROLL for (uint32_t q = 0; q < n; q++)
+            {
                 const kr_lanes y = lanes_load(query + (size_t)q * a->query_stride + c + v * KR_LANES);
 
-                KR_UNROLL for (uint32_t r = 0; r < rows; r++)
-                    sum[r][q][v] = lanes_fma(y, x[r], sum[r][q][v]);
+                KR_UNROLL for (uint32_t r = 0; r < rows; r++) sum[r][q][v] = lanes_fma(y, x[r], sum[r][q][v]);
             }
         }
     for (uint32_t r = 0; rest > 0 && r < rows; r++) {
@@ -44,12 +44,12 @@ KR_INLINE void dots(const kr_row_dot_args *a, const float *query, const uint8_t 
             for (uint32_t c = 0; c < rest; c++)
                 y[c] = query[(size_t)q * a->query_stride + whole + c];
             for (uint32_t v = 0; v < VECTORS; v++)
-                sum[r][q][v] = lanes_fma(lanes_load(y + v * KR_LANES), lanes_load(x + v * KR_LANES), sum[r][q][v]);
+                sum[r][q][v] = lanes_fma(lanes_load(y + v * KR_LANES), lanes_load(x + v * KR_LANES),
+                                         sum[r][q][v]);
         }
     }
-    KR_UNROLL for (uint32_t r = 0; r < rows; r++)
-        KR_UNROLL for (uint32_t q = 0; q < n; q++)
-            out[q * a->out_stride + r] = lanes_sum16(sum[r][q]);
+    KR_UNROLL for (uint32_t r = 0; r < rows; r++) KR_UNROLL for (uint32_t q = 0; q < n; q++)
+        out[q * a->out_stride + r] = lanes_sum16(sum[r][q]);
 }
 
 /* All rows for queries [q, q + n). */

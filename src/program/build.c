@@ -20,7 +20,7 @@ enum { NONE = UINT32_MAX };
 
 typedef struct {
     kr_program *program;
-    kr_op *ops;          /* NULL while counting */
+    kr_op *ops; /* NULL while counting */
     uint32_t count;
     uint32_t micro_batch;
     uint32_t costs_max;
@@ -48,7 +48,9 @@ static uint32_t emit(builder *b, kr_op_kind kind, uint32_t layer, kr_resource re
 {
     const uint32_t dep[] = {d0, d1, d2, d3};
     const uint32_t number = b->count++;
-    kr_op op = {.kind = (uint16_t)kind, .layer = (uint16_t)layer, .micro_batch = (uint16_t)b->micro_batch,
+    kr_op op = {.kind = (uint16_t)kind,
+                .layer = (uint16_t)layer,
+                .micro_batch = (uint16_t)b->micro_batch,
                 .resource = (uint8_t)resource};
     kr_cost_terms terms;
 
@@ -78,8 +80,8 @@ static uint32_t emit_reduce(builder *b, uint32_t layer, uint32_t op)
 
 /* What the attention stages of one layer start from. */
 typedef struct {
-    uint32_t index;  /* index query projected, or the query for methods that score with it */
-    uint32_t query;  /* query and new key ready to send */
+    uint32_t index; /* index query projected, or the query for methods that score with it */
+    uint32_t query; /* query and new key ready to send */
 } projected;
 
 static projected emit_projections(builder *b, uint32_t l, uint32_t in0, uint32_t in1)
@@ -292,10 +294,7 @@ static kr_status plan_layers(kr_program *p, const kr_method_config *configs, uin
     return KR_OK;
 }
 
-static kr_status no_memory(kr_err *err)
-{
-    return kr_fail(err, KR_E_MEMORY, "program: the arena is full");
-}
+static kr_status no_memory(kr_err *err) { return kr_fail(err, KR_E_MEMORY, "program: the arena is full"); }
 
 static kr_status take_layers(kr_program *p, kr_arena *arena, kr_err *err)
 {
@@ -328,8 +327,8 @@ static kr_status take_ops(kr_program *p, kr_arena *arena, builder *b, kr_err *er
 }
 
 kr_status kr_program_build(kr_program *program, kr_arena *arena, const kr_model *model,
-                           const kr_method_config *configs, const kr_parallel *parallel,
-                           uint64_t context_max, kr_err *err)
+                           const kr_method_config *configs, const kr_parallel *parallel, uint64_t context_max,
+                           kr_err *err)
 {
     kr_program p = {.model = model, .parallel = *parallel};
     builder b = {.program = &p};

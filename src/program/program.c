@@ -59,11 +59,10 @@ static uint64_t weight_bytes(const kr_program *program)
     const kr_parameters n = kr_model_parameters(m);
     const uint64_t split_dense = n.attention + n.dense_ffn + n.shared_experts;
     const uint64_t dense = kr_ceil_div(split_dense, p->tp) + n.indexer;
-    const uint64_t wide =
-        kr_ceil_div(n.embedding + n.head, p->tp) + n.router + n.norms + n.index_head_weights;
+    const uint64_t wide = kr_ceil_div(n.embedding + n.head, p->tp) + n.router + n.norms +
+                          n.index_head_weights;
 
-    return kr_model_weight_bytes(m, KR_WEIGHT_DENSE, dense) +
-           kr_model_weight_bytes(m, KR_WEIGHT_WIDE, wide) +
+    return kr_model_weight_bytes(m, KR_WEIGHT_DENSE, dense) + kr_model_weight_bytes(m, KR_WEIGHT_WIDE, wide) +
            kr_model_weight_bytes(m, KR_WEIGHT_EXPERT, kr_ceil_div(n.experts, p->ep));
 }
 
@@ -105,9 +104,8 @@ kr_status kr_program_memory(const kr_program *program, uint64_t context_max, uin
     uint64_t index_bytes = 0;
 
     for (uint32_t g = 0; g < groups; g++) {
-        const kr_status status =
-            kr_layout_page(program->shape, program->plan, group_of, program->model->layers, g, layout,
-                           &plan.page_bytes[g], err);
+        const kr_status status = kr_layout_page(program->shape, program->plan, group_of,
+                                                program->model->layers, g, layout, &plan.page_bytes[g], err);
 
         if (status != KR_OK)
             return status;

@@ -37,50 +37,50 @@ typedef struct {
 } kr_load;
 
 typedef struct {
-    uint16_t kind;        /* kr_op_kind */
-    uint16_t layer;       /* EMBED: 0; HEAD, SAMPLE: layers */
+    uint16_t kind;  /* kr_op_kind */
+    uint16_t layer; /* EMBED: 0; HEAD, SAMPLE: layers */
     uint16_t micro_batch;
-    uint8_t resource;     /* kr_resource */
+    uint8_t resource; /* kr_resource */
     uint8_t dep_count;
     uint32_t dep[KR_DEPS_MAX]; /* op numbers, all smaller than the op's own */
-    uint32_t cost;        /* index into kr_program.cost: ops of equal shape share terms */
+    uint32_t cost;             /* index into kr_program.cost: ops of equal shape share terms */
 } kr_op;
 
 typedef struct {
-    uint32_t tp;                 /* attention tensor parallelism, >= 1 */
-    uint32_t ep;                 /* expert parallelism: ranks the routed experts are spread over */
-    uint32_t dp;                 /* data-parallel compute ranks in all */
-    uint32_t micro_batches;      /* 1 or 2 (up to KR_MICRO_BATCHES_MAX) */
+    uint32_t tp;            /* attention tensor parallelism, >= 1 */
+    uint32_t ep;            /* expert parallelism: ranks the routed experts are spread over */
+    uint32_t dp;            /* data-parallel compute ranks in all */
+    uint32_t micro_batches; /* 1 or 2 (up to KR_MICRO_BATCHES_MAX) */
     kr_placement placement;
-    bool absorb_on_memory;       /* the paper's transfers: un-absorbed query, W_uk on the node */
-    bool paper_accounting;       /* index scales and rope FLOPs left out, as Table II counts */
-    kr_dtype activation;         /* on links: query and output elements */
-    kr_dtype dispatch, combine;  /* all-to-all payload elements */
+    bool absorb_on_memory;      /* the paper's transfers: un-absorbed query, W_uk on the node */
+    bool paper_accounting;      /* index scales and rope FLOPs left out, as Table II counts */
+    kr_dtype activation;        /* on links: query and output elements */
+    kr_dtype dispatch, combine; /* all-to-all payload elements */
 } kr_parallel;
 
 typedef struct {
     const kr_model *model;
     kr_parallel parallel;
-    kr_op *ops;               /* [count], topological order: every dep precedes its op */
+    kr_op *ops; /* [count], topological order: every dep precedes its op */
     uint32_t count;
-    kr_cost_terms *cost;      /* [costs] */
+    kr_cost_terms *cost; /* [costs] */
     uint32_t costs;
     uint32_t *first_of_micro_batch; /* [micro_batches + 1]: ops are grouped by micro-batch */
     /* SCMS's plan: the ops of each resource class in the order in which one instance starts them
      * (kr_port.static_next walks it). Links and all-to-alls start an op when it is ready. */
     uint32_t *order[KR_RESOURCE_COUNT]; /* [order_count[resource]] op numbers */
     uint32_t order_count[KR_RESOURCE_COUNT];
-    const kr_method **method; /* [layers] */
-    kr_method_config *config; /* [layers], "native" resolved to the method it stands for */
+    const kr_method **method;  /* [layers] */
+    kr_method_config *config;  /* [layers], "native" resolved to the method it stands for */
     kr_attention_shape *shape; /* [layers] */
-    kr_method_plan *plan;     /* [layers] */
+    kr_method_plan *plan;      /* [layers] */
 } kr_program;
 
 /* Builds the program in arena memory. configs [layers]: the method of each layer ("native" for the
  * model's own indexer). context_max bounds plans. KR_E_UNSUPPORTED names layer and reason. */
 kr_status kr_program_build(kr_program *program, kr_arena *arena, const kr_model *model,
-                           const kr_method_config *configs, const kr_parallel *parallel,
-                           uint64_t context_max, kr_err *err);
+                           const kr_method_config *configs, const kr_parallel *parallel, uint64_t context_max,
+                           kr_err *err);
 
 kr_work kr_op_work(const kr_program *program, const kr_op *op, const kr_load *load);
 
@@ -89,13 +89,13 @@ kr_load kr_row_load(const kr_method_plan *plan, uint64_t context_tokens);
 
 /* Memory by class for a served configuration: what --dry-run prints and admission uses. */
 typedef struct {
-    uint64_t weight_bytes;          /* on the compute rank */
-    uint64_t activation_bytes;      /* compute-side buffers */
-    uint64_t kv_token_bytes;        /* per token on the node, all layers: pages less index areas */
-    uint64_t index_token_bytes;     /* per token, page index areas */
-    uint64_t page_bytes[2];         /* per layer group */
-    uint64_t record_bytes;          /* per session: index records of all layers */
-    uint64_t workspace_bytes;       /* node-side stage workspaces per device */
+    uint64_t weight_bytes;      /* on the compute rank */
+    uint64_t activation_bytes;  /* compute-side buffers */
+    uint64_t kv_token_bytes;    /* per token on the node, all layers: pages less index areas */
+    uint64_t index_token_bytes; /* per token, page index areas */
+    uint64_t page_bytes[2];     /* per layer group */
+    uint64_t record_bytes;      /* per session: index records of all layers */
+    uint64_t workspace_bytes;   /* node-side stage workspaces per device */
 } kr_memory_plan;
 
 /* Sizes for sessions of up to context_max tokens and messages of up to rows_max query rows. */

@@ -9,8 +9,8 @@
 
 enum { LINE_BYTES = 256, WHERE_BYTES = 4200 };
 
-kr_status kr_run_write(FILE *file, const kr_run_header *header, const kr_run_event *events,
-                       uint64_t count, kr_err *err)
+kr_status kr_run_write(FILE *file, const kr_run_header *header, const kr_run_event *events, uint64_t count,
+                       kr_err *err)
 {
     fprintf(file,
             "{\"karat_run\":1,\"policy\":%" PRIu32 ",\"program_digest\":\"%016" PRIx64
@@ -57,7 +57,7 @@ static kr_status next_object(reader *r, json_t **root, kr_err *err)
 
 static kr_status read_header(kr_json j, kr_run_header *h, kr_err *err)
 {
-    static const char *const keys[] = {"karat_run", "policy", "program_digest", "workers", "steps",
+    static const char *const keys[] = {"karat_run",     "policy", "program_digest", "workers", "steps",
                                        "micro_batches", NULL};
     uint32_t version = 0;
     const char *digest = NULL;
@@ -146,8 +146,8 @@ static kr_status read_events(reader *r, const kr_run_header *header, event_list 
     }
 }
 
-kr_status kr_run_read(const char *path, kr_run_header *header, kr_run_event **events,
-                      uint64_t *count, uint64_t events_max, kr_err *err)
+kr_status kr_run_read(const char *path, kr_run_header *header, kr_run_event **events, uint64_t *count,
+                      uint64_t events_max, kr_err *err)
 {
     reader r = {.path = path, .file = fopen(path, "r")};
     event_list list = {.max = events_max};

@@ -32,10 +32,10 @@ typedef struct {
     uint64_t program_digest;
 } kr_run_header;
 
-kr_status kr_run_write(FILE *file, const kr_run_header *header, const kr_run_event *events,
-                       uint64_t count, kr_err *err);
+kr_status kr_run_write(FILE *file, const kr_run_header *header, const kr_run_event *events, uint64_t count,
+                       kr_err *err);
 /* Events are allocated with kr_alloc and owned by the caller; at most events_max of them. */
-kr_status kr_run_read(const char *path, kr_run_header *header, kr_run_event **events,
-                      uint64_t *count, uint64_t events_max, kr_err *err);
+kr_status kr_run_read(const char *path, kr_run_header *header, kr_run_event **events, uint64_t *count,
+                      uint64_t events_max, kr_err *err);
 
 #endif

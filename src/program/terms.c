@@ -20,7 +20,8 @@ static kr_cost_terms matrix(const pricing *c, kr_weight_class kind, uint64_t in_
 
     return (kr_cost_terms){
         .fixed.read_bytes = kr_model_weight_bytes(c->m, kind, parameters),
-        .per_row = {.flops = 2 * parameters, .read_bytes = in_width * c->act,
+        .per_row = {.flops = 2 * parameters,
+                    .read_bytes = in_width * c->act,
                     .write_bytes = out_width * c->act},
     };
 }
@@ -42,7 +43,8 @@ static kr_cost_terms routed_experts(const pricing *c)
 
     return (kr_cost_terms){
         .per_expert.read_bytes = kr_model_weight_bytes(c->m, KR_WEIGHT_EXPERT, parameters),
-        .per_expert_row = {.flops = 2 * parameters, .read_bytes = hidden * c->act,
+        .per_expert_row = {.flops = 2 * parameters,
+                           .read_bytes = hidden * c->act,
                            .write_bytes = hidden * c->act},
     };
 }
@@ -132,8 +134,9 @@ static uint64_t indices_bytes(const kr_program *program, uint32_t layer)
 {
     const kr_method_plan *plan = &program->plan[layer];
     const kr_method *method = program->method[layer];
-    const uint64_t lists =
-        method->lists != NULL ? method->lists(&program->config[layer], &program->shape[layer]) : 1;
+    const uint64_t lists = method->lists != NULL
+                               ? method->lists(&program->config[layer], &program->shape[layer])
+                               : 1;
 
     return lists * kr_ceil_div(plan->selected_max, plan->unit_tokens) * sizeof(uint32_t);
 }
@@ -170,9 +173,12 @@ static kr_cost_terms compute_terms(const pricing *c, kr_op_kind kind)
     const uint64_t heads = m->heads / c->p->tp;
 
     switch (kind) {
-    case KR_OP_EMBED: return embed(c);
-    case KR_OP_QKV: return qkv(c);
-    case KR_OP_Q_UP: return matrix(c, KR_WEIGHT_DENSE, m->q_lora, heads * m->head_dim);
+    case KR_OP_EMBED:
+        return embed(c);
+    case KR_OP_QKV:
+        return qkv(c);
+    case KR_OP_Q_UP:
+        return matrix(c, KR_WEIGHT_DENSE, m->q_lora, heads * m->head_dim);
     /* One small matrix a head: FLOPs are heads * nope * kv_lora, not the product of the widths. */
     case KR_OP_ABSORB: {
         kr_cost_terms t = matrix(c, KR_WEIGHT_DENSE, heads * m->nope_dim, m->kv_lora);
@@ -184,17 +190,24 @@ static kr_cost_terms compute_terms(const pricing *c, kr_op_kind kind)
         t.per_row.read_bytes *= heads;
         return t;
     }
-    case KR_OP_INDEX_PROJECT: return index_project(c);
-    case KR_OP_O_PROJ: return matrix(c, KR_WEIGHT_DENSE, heads * m->value_dim, m->hidden);
-    case KR_OP_ROUTER: return matrix(c, KR_WEIGHT_WIDE, m->hidden, m->moe.experts);
-    case KR_OP_EXPERTS: return routed_experts(c);
+    case KR_OP_INDEX_PROJECT:
+        return index_project(c);
+    case KR_OP_O_PROJ:
+        return matrix(c, KR_WEIGHT_DENSE, heads * m->value_dim, m->hidden);
+    case KR_OP_ROUTER:
+        return matrix(c, KR_WEIGHT_WIDE, m->hidden, m->moe.experts);
+    case KR_OP_EXPERTS:
+        return routed_experts(c);
     case KR_OP_SHARED_EXPERT:
         return gated_ffn(c, kr_ceil_div((uint64_t)m->moe.shared * m->moe.shared_width, c->p->tp));
-    case KR_OP_FFN: return gated_ffn(c, kr_ceil_div(m->ffn_width, c->p->tp));
-    case KR_OP_HEAD: return head(c);
+    case KR_OP_FFN:
+        return gated_ffn(c, kr_ceil_div(m->ffn_width, c->p->tp));
+    case KR_OP_HEAD:
+        return head(c);
     case KR_OP_SAMPLE:
         return (kr_cost_terms){.per_row = {.flops = m->vocab, .read_bytes = m->vocab * sizeof(float)}};
-    default: return (kr_cost_terms){0};
+    default:
+        return (kr_cost_terms){0};
     }
 }
 
@@ -204,19 +217,31 @@ kr_cost_terms kr_op_terms(const kr_program *program, kr_op_kind kind, uint32_t l
     const kr_model *m = c.m;
 
     switch (kind) {
-    case KR_OP_SEND_INDEX: return moved(index_message_bytes(&c, program, layer));
+    case KR_OP_SEND_INDEX:
+        return moved(index_message_bytes(&c, program, layer));
     case KR_OP_SEND_QKV:
         return moved(query_bytes(&c, &program->shape[layer]) + kr_kv_row_bytes(&program->shape[layer]));
-    case KR_OP_RETURN_OUT: return moved((uint64_t)m->heads * program->shape[layer].value_dim * c.act);
-    case KR_OP_RETURN_INDICES: return moved(indices_bytes(program, layer));
-    case KR_OP_DISPATCH: return moved(expert_message_bytes(&c, c.p->dispatch));
-    case KR_OP_COMBINE: return moved(expert_message_bytes(&c, c.p->combine));
-    case KR_OP_REDUCE: return moved(2 * (c.p->tp - 1) * (uint64_t)m->hidden * c.act / c.p->tp);
-    case KR_OP_APPEND: return stage(&program->plan[layer], KR_STAGE_APPEND);
-    case KR_OP_SCORE: return stage(&program->plan[layer], KR_STAGE_SCORE);
-    case KR_OP_SELECT: return stage(&program->plan[layer], KR_STAGE_SELECT);
-    case KR_OP_GATHER: return stage(&program->plan[layer], KR_STAGE_GATHER);
-    case KR_OP_ATTEND: return attend(&c, &program->plan[layer]);
-    default: return compute_terms(&c, kind);
+    case KR_OP_RETURN_OUT:
+        return moved((uint64_t)m->heads * program->shape[layer].value_dim * c.act);
+    case KR_OP_RETURN_INDICES:
+        return moved(indices_bytes(program, layer));
+    case KR_OP_DISPATCH:
+        return moved(expert_message_bytes(&c, c.p->dispatch));
+    case KR_OP_COMBINE:
+        return moved(expert_message_bytes(&c, c.p->combine));
+    case KR_OP_REDUCE:
+        return moved(2 * (c.p->tp - 1) * (uint64_t)m->hidden * c.act / c.p->tp);
+    case KR_OP_APPEND:
+        return stage(&program->plan[layer], KR_STAGE_APPEND);
+    case KR_OP_SCORE:
+        return stage(&program->plan[layer], KR_STAGE_SCORE);
+    case KR_OP_SELECT:
+        return stage(&program->plan[layer], KR_STAGE_SELECT);
+    case KR_OP_GATHER:
+        return stage(&program->plan[layer], KR_STAGE_GATHER);
+    case KR_OP_ATTEND:
+        return attend(&c, &program->plan[layer]);
+    default:
+        return compute_terms(&c, kind);
     }
 }

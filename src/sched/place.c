@@ -59,10 +59,7 @@ uint32_t kr_sched_spill(const kr_port *port, uint32_t home)
     return least_occupied(port, 1, false, view.node);
 }
 
-static uint64_t add_saturating(uint64_t a, uint64_t b)
-{
-    return b > UINT64_MAX - a ? UINT64_MAX : a + b;
-}
+static uint64_t add_saturating(uint64_t a, uint64_t b) { return b > UINT64_MAX - a ? UINT64_MAX : a + b; }
 
 /* Pages of the request's whole life: what is there, the prompt, and all it may generate. */
 static uint64_t pages_of_life(const kr_port *port, const kr_request_view *request)
@@ -125,8 +122,10 @@ kr_admission kr_sched_admit(const kr_port *port, const kr_request_view *request)
 {
     bool any_up;
     const uint64_t largest = largest_device(port, &any_up);
-    kr_admission a = {.verdict = KR_DEFER, .device = KR_NO_DEVICE,
-                      .pages_needed = pages_of_life(port, request), .pages_largest = largest};
+    kr_admission a = {.verdict = KR_DEFER,
+                      .device = KR_NO_DEVICE,
+                      .pages_needed = pages_of_life(port, request),
+                      .pages_largest = largest};
 
     if (!any_up)
         return a;

@@ -42,7 +42,7 @@ typedef struct {
     uint64_t pages_total, pages_used; /* pages of the session's layer-group set, see below */
     uint64_t pages_reserved;          /* promised to admitted requests, not yet used */
     uint32_t node;
-    bool up;                          /* false: lost or draining; never chosen */
+    bool up; /* false: lost or draining; never chosen */
 } kr_device_view;
 
 /* The questions. context is the world's; no function changes anything. */
@@ -52,7 +52,7 @@ typedef struct kr_port {
     /* ---- devices and requests: placement, spill, admission, CMR ---- */
     uint32_t (*device_count)(const struct kr_port *port);
     kr_device_view (*device)(const struct kr_port *port, uint32_t device);
-    uint32_t (*running_count)(const struct kr_port *port); /* admitted requests */
+    uint32_t (*running_count)(const struct kr_port *port);              /* admitted requests */
     kr_request_view (*running)(const struct kr_port *port, uint32_t i); /* i ascending by id */
     uint32_t (*waiting_count)(const struct kr_port *port);
     kr_request_view (*waiting)(const struct kr_port *port, uint32_t i); /* arrival order */

@@ -43,8 +43,10 @@ uint32_t kr_sched_next(const kr_port *port, kr_step_policy policy, uint32_t work
 const char *kr_step_policy_name(kr_step_policy policy)
 {
     switch (policy) {
-    case KR_POLICY_SCMS: return "scms";
-    case KR_POLICY_OFMS: return "ofms";
+    case KR_POLICY_SCMS:
+        return "scms";
+    case KR_POLICY_OFMS:
+        return "ofms";
     }
     return "?";
 }

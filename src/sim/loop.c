@@ -9,20 +9,11 @@
 
 /* ---- what sched/ may ask ---- */
 
-static const kr_loop *world(const kr_port *port)
-{
-    return port->context;
-}
+static const kr_loop *world(const kr_port *port) { return port->context; }
 
-static uint32_t device_count(const kr_port *port)
-{
-    return world(port)->devices;
-}
+static uint32_t device_count(const kr_port *port) { return world(port)->devices; }
 
-static kr_device_view device(const kr_port *port, uint32_t d)
-{
-    return world(port)->device[d];
-}
+static kr_device_view device(const kr_port *port, uint32_t d) { return world(port)->device[d]; }
 
 static kr_request_view view_of(const kr_request *r)
 {
@@ -38,25 +29,16 @@ static kr_request_view view_of(const kr_request *r)
 
 /* Admission counts every admitted request; rebalancing deals out those that decode. The second is
  * the list, the first only a number, so one port serves both. */
-static uint32_t decoding_count(const kr_port *port)
-{
-    return world(port)->decoding_count;
-}
+static uint32_t decoding_count(const kr_port *port) { return world(port)->decoding_count; }
 
-static uint32_t admitted_count(const kr_port *port)
-{
-    return world(port)->admitted_count;
-}
+static uint32_t admitted_count(const kr_port *port) { return world(port)->admitted_count; }
 
 static kr_request_view decoding(const kr_port *port, uint32_t i)
 {
     return view_of(&world(port)->request[world(port)->decoding[i]]);
 }
 
-static uint32_t waiting_count(const kr_port *port)
-{
-    return world(port)->waiting_count;
-}
+static uint32_t waiting_count(const kr_port *port) { return world(port)->waiting_count; }
 
 static kr_request_view waiting(const kr_port *port, uint32_t i)
 {
@@ -84,10 +66,7 @@ static uint32_t rows_max(const kr_port *port)
     return max != 0 ? max : UINT32_MAX;
 }
 
-static uint32_t micro_batches(const kr_port *port)
-{
-    return world(port)->program->parallel.micro_batches;
-}
+static uint32_t micro_batches(const kr_port *port) { return world(port)->program->parallel.micro_batches; }
 
 /* ---- sessions ---- */
 
@@ -353,7 +332,8 @@ static double pages_of_device(kr_loop *loop, const kr_memory_plan *plan, double 
 
     loop->token_bytes = plan->kv_token_bytes + plan->index_token_bytes;
     switch (loop->program->parallel.placement) {
-    case KR_PLACE_ALL_ON_NODE: return h->memory->memory_bytes * usable / (double)plan->page_bytes[0];
+    case KR_PLACE_ALL_ON_NODE:
+        return h->memory->memory_bytes * usable / (double)plan->page_bytes[0];
     case KR_PLACE_ALL_ON_COMPUTE:
         if (h->host_bytes <= 0.0)
             return rank_bytes / (double)plan->page_bytes[0];
@@ -369,7 +349,8 @@ static double pages_of_device(kr_loop *loop, const kr_memory_plan *plan, double 
             index = h->memory->memory_bytes * usable / index_token_bytes;
         loop->token_bytes = plan->index_token_bytes;
         break;
-    default: return 0.0;
+    default:
+        return 0.0;
     }
     return (index < kv ? index : kv) / KR_PAGE_TOKENS;
 }
@@ -396,7 +377,8 @@ static kr_status size_pools(kr_loop *loop, kr_err *err)
     loop->page_bytes[1] = plan.page_bytes[1];
     pages = pages_of_device(loop, &plan, rank_bytes);
     for (uint32_t d = 0; d < loop->devices; d++)
-        loop->device[d] = (kr_device_view){.pages_total = (uint64_t)pages, .up = true,
+        loop->device[d] = (kr_device_view){.pages_total = (uint64_t)pages,
+                                           .up = true,
                                            .node = h->memory != NULL ? d / h->devices_per_node : d};
     return KR_OK;
 }
@@ -444,13 +426,26 @@ kr_status kr_loop_init(kr_loop *loop, const kr_program *program, const kr_sim_ha
     kr_status status;
 
     *loop = (kr_loop){
-        .program = program, .hardware = hardware, .workload = workload, .options = options,
-        .ranks = ranks, .devices = devices, .cells = greatest_common_divisor(ranks, devices),
-        .ingest_bytes_per_s = path->link_bytes_per_s, .ingest_latency_s = path->link_latency_s,
-        .draw = kr_rng_make(options->seed, 1), .start = kr_rng_make(options->seed, 2), .result = result,
-        .port = {.device_count = device_count, .device = device, .running = decoding,
-                 .waiting_count = waiting_count, .waiting = waiting, .pages_for = pages_for,
-                 .rows_max = rows_max, .micro_batches = micro_batches},
+        .program = program,
+        .hardware = hardware,
+        .workload = workload,
+        .options = options,
+        .ranks = ranks,
+        .devices = devices,
+        .cells = greatest_common_divisor(ranks, devices),
+        .ingest_bytes_per_s = path->link_bytes_per_s,
+        .ingest_latency_s = path->link_latency_s,
+        .draw = kr_rng_make(options->seed, 1),
+        .start = kr_rng_make(options->seed, 2),
+        .result = result,
+        .port = {.device_count = device_count,
+                 .device = device,
+                 .running = decoding,
+                 .waiting_count = waiting_count,
+                 .waiting = waiting,
+                 .pages_for = pages_for,
+                 .rows_max = rows_max,
+                 .micro_batches = micro_batches},
     };
     loop->port.context = loop;
     status = allocate(loop, err);

@@ -10,17 +10,17 @@
  * ingests in the order in which turns arrive. */
 
 typedef struct {
-    uint64_t id;                   /* ascending in order of creation */
+    uint64_t id; /* ascending in order of creation */
     const kr_sim_session *session;
     uint32_t turn;
     uint32_t device;
-    uint32_t rank;                 /* of this batch: ranks hold no KV, so any of the cell will do */
-    uint32_t micro_batch;          /* UINT32_MAX: not assigned */
-    bool resident;                 /* admitted at time 0, its context is there already */
-    uint64_t context_tokens;       /* in the cache */
-    uint64_t tokens_left;          /* of the turn */
-    uint64_t peak_tokens;          /* largest context of the turns it will run */
-    uint64_t pages;                /* promised on its device */
+    uint32_t rank;           /* of this batch: ranks hold no KV, so any of the cell will do */
+    uint32_t micro_batch;    /* UINT32_MAX: not assigned */
+    bool resident;           /* admitted at time 0, its context is there already */
+    uint64_t context_tokens; /* in the cache */
+    uint64_t tokens_left;    /* of the turn */
+    uint64_t peak_tokens;    /* largest context of the turns it will run */
+    uint64_t pages;          /* promised on its device */
 } kr_request;
 
 typedef struct {
@@ -28,28 +28,28 @@ typedef struct {
     const kr_sim_hardware *hardware;
     const kr_sim_workload *workload;
     const kr_sim_options *options;
-    uint32_t ranks, devices;       /* devices: of memory, or the ranks themselves */
-    uint32_t cells;                /* ranks / cells ranks talk to devices / cells devices */
-    uint64_t token_bytes;          /* that cross the link for an ingested token */
+    uint32_t ranks, devices; /* devices: of memory, or the ranks themselves */
+    uint32_t cells;          /* ranks / cells ranks talk to devices / cells devices */
+    uint64_t token_bytes;    /* that cross the link for an ingested token */
     double ingest_bytes_per_s, ingest_latency_s;
-    kr_device_view *device;        /* [devices] */
-    uint64_t *ingest_free_ns;      /* [devices] */
-    uint32_t *rank_next;           /* [cells][micro_batches]: of the next request, inside the cell */
-    kr_request *request;           /* [sessions] slots */
-    uint32_t *waiting;             /* [sessions] ring of slots in order of arrival */
+    kr_device_view *device;   /* [devices] */
+    uint64_t *ingest_free_ns; /* [devices] */
+    uint32_t *rank_next;      /* [cells][micro_batches]: of the next request, inside the cell */
+    kr_request *request;      /* [sessions] slots */
+    uint32_t *waiting;        /* [sessions] ring of slots in order of arrival */
     uint32_t waiting_first;
-    uint32_t *decoding;            /* [sessions] slots in order of id */
+    uint32_t *decoding; /* [sessions] slots in order of id */
     uint32_t waiting_count, decoding_count, admitted_count;
-    kr_heap thinking, ingesting;   /* slots by the time at which the turn arrives, may decode */
+    kr_heap thinking, ingesting; /* slots by the time at which the turn arrives, may decode */
     kr_heap_item *thinking_items, *ingesting_items; /* [sessions] */
-    uint8_t *micro_batch;          /* [sessions] scratch of rebalancing */
-    uint32_t *scratch;             /* [sessions] */
+    uint8_t *micro_batch;                           /* [sessions] scratch of rebalancing */
+    uint32_t *scratch;                              /* [sessions] */
     uint64_t page_bytes[2];
     kr_port port;
-    kr_rng draw, start;            /* which session comes next; where an initial one begins */
+    kr_rng draw, start; /* which session comes next; where an initial one begins */
     uint64_t next_id;
-    bool changed;                  /* the decoding set, since the last rebalancing */
-    kr_sim_result *result;         /* counters */
+    bool changed;          /* the decoding set, since the last rebalancing */
+    kr_sim_result *result; /* counters */
     uint64_t digest;
 } kr_loop;
 

@@ -21,10 +21,7 @@ static kr_status class_of(kr_pricer *p, const kr_method_plan *plan, uint32_t *cl
     return KR_OK;
 }
 
-static kr_dtype type_of_bytes(double bytes)
-{
-    return bytes > 3.0 ? KR_F32 : bytes > 1.5 ? KR_BF16 : KR_E4M3;
-}
+static kr_dtype type_of_bytes(double bytes) { return bytes > 3.0 ? KR_F32 : bytes > 1.5 ? KR_BF16 : KR_E4M3; }
 
 /* The type in which an op multiplies: that of its weights or of the keys it reads. */
 static kr_dtype math_of(const kr_program *program, kr_op_kind kind, uint32_t layer)
@@ -33,17 +30,22 @@ static kr_dtype math_of(const kr_program *program, kr_op_kind kind, uint32_t lay
     const double wide = m->weight_bytes_wide > 0.0 ? m->weight_bytes_wide : m->weight_bytes_dense;
 
     switch (kind) {
-    case KR_OP_EXPERTS: return type_of_bytes(m->weight_bytes_experts);
+    case KR_OP_EXPERTS:
+        return type_of_bytes(m->weight_bytes_experts);
     case KR_OP_EMBED:
     case KR_OP_ROUTER:
     case KR_OP_HEAD:
-    case KR_OP_SAMPLE: return type_of_bytes(wide);
-    case KR_OP_SCORE: return program->plan[layer].separate_index_query ? m->index_dtype : m->kv_dtype;
+    case KR_OP_SAMPLE:
+        return type_of_bytes(wide);
+    case KR_OP_SCORE:
+        return program->plan[layer].separate_index_query ? m->index_dtype : m->kv_dtype;
     case KR_OP_SELECT:
     case KR_OP_APPEND:
     case KR_OP_GATHER:
-    case KR_OP_ATTEND: return m->kv_dtype;
-    default: return type_of_bytes(m->weight_bytes_dense);
+    case KR_OP_ATTEND:
+        return m->kv_dtype;
+    default:
+        return type_of_bytes(m->weight_bytes_dense);
     }
 }
 
@@ -80,7 +82,9 @@ static kr_status list_prices(kr_pricer *pricer, kr_err *err)
                                 p.price[k].load_class != class))
             k++;
         if (k == p.prices)
-            p.price[p.prices++] = (kr_price){.op = *op, .load_class = class, .by_rows = is_by_rows(&p, op),
+            p.price[p.prices++] = (kr_price){.op = *op,
+                                             .load_class = class,
+                                             .by_rows = is_by_rows(&p, op),
                                              .math = math_of(program, (kr_op_kind)op->kind, layer)};
         p.price[k].uses += op->micro_batch == 0;
         p.price_of[i] = k;
@@ -206,10 +210,7 @@ static kr_device_job job_of(const kr_pricer *p, const kr_price *price, const kr_
     };
 }
 
-static uint64_t seconds_to_ns(double seconds)
-{
-    return (uint64_t)(seconds * 1e9 + 0.5);
-}
+static uint64_t seconds_to_ns(double seconds) { return (uint64_t)(seconds * 1e9 + 0.5); }
 
 static kr_device_time on_rank(const kr_pricer *p, const kr_price *price, kr_load load, uint64_t rows_of_all)
 {
@@ -352,13 +353,13 @@ static batch_rows sum_rows(const kr_pricer *p, const kr_place_load *rank, const 
     return b;
 }
 
-void kr_pricer_fill(const kr_pricer *p, const kr_place_load *rank, const kr_place_load *device,
-                    bool expanded, kr_step_times *times, uint64_t provenance_ns[KR_PROVENANCE_COUNT])
+void kr_pricer_fill(const kr_pricer *p, const kr_place_load *rank, const kr_place_load *device, bool expanded,
+                    kr_step_times *times, uint64_t provenance_ns[KR_PROVENANCE_COUNT])
 {
     times->price = p->price_of;
     times->prices = p->prices;
-    times->link_latency_ns =
-        p->hardware->memory != NULL ? seconds_to_ns(p->hardware->memory->link_latency_s) : 0;
+    times->link_latency_ns = p->hardware->memory != NULL ? seconds_to_ns(p->hardware->memory->link_latency_s)
+                                                         : 0;
     for (uint32_t m = 0; m < p->program->parallel.micro_batches; m++) {
         const batch_rows batch = sum_rows(p, rank, device, m);
 

@@ -18,11 +18,11 @@ typedef struct {
 } kr_place_load;
 
 typedef struct {
-    kr_op op;           /* the first op with this price */
+    kr_op op; /* the first op with this price */
     uint32_t load_class;
-    uint32_t uses;      /* ops a micro-batch has with it */
+    uint32_t uses; /* ops a micro-batch has with it */
     kr_dtype math;
-    bool by_rows;       /* depends on rows alone, and not less with more of them */
+    bool by_rows; /* depends on rows alone, and not less with more of them */
 } kr_price;
 
 typedef struct {

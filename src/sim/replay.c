@@ -13,10 +13,7 @@ typedef struct {
     kr_port port;
 } replay;
 
-static const replay *world(const kr_port *port)
-{
-    return port->context;
-}
+static const replay *world(const kr_port *port) { return port->context; }
 
 static uint32_t blocking_dep(const replay *r, uint32_t op)
 {
@@ -65,10 +62,7 @@ static kr_op_kind op_kind(const kr_port *port, uint32_t op)
     return (kr_op_kind)world(port)->program->ops[op].kind;
 }
 
-static uint32_t op_layer(const kr_port *port, uint32_t op)
-{
-    return world(port)->program->ops[op].layer;
-}
+static uint32_t op_layer(const kr_port *port, uint32_t op) { return world(port)->program->ops[op].layer; }
 
 static uint32_t op_micro_batch(const kr_port *port, uint32_t op)
 {
@@ -88,10 +82,7 @@ static bool idle(const kr_port *port, uint32_t worker)
     return worker == 0;
 }
 
-static uint32_t micro_batches(const kr_port *port)
-{
-    return world(port)->program->parallel.micro_batches;
-}
+static uint32_t micro_batches(const kr_port *port) { return world(port)->program->parallel.micro_batches; }
 
 static void new_step(replay *r)
 {
@@ -145,8 +136,8 @@ static kr_status play(replay *r, const kr_run_header *header, const kr_run_event
     return KR_OK;
 }
 
-kr_status kr_sim_replay(const kr_program *program, const kr_run_header *header,
-                        const kr_run_event *events, uint64_t count, uint64_t *decisions, kr_err *err)
+kr_status kr_sim_replay(const kr_program *program, const kr_run_header *header, const kr_run_event *events,
+                        uint64_t count, uint64_t *decisions, kr_err *err)
 {
     replay r = {.program = program};
     uint64_t checked = 0;
@@ -159,9 +150,16 @@ kr_status kr_sim_replay(const kr_program *program, const kr_run_header *header,
     r.state = kr_alloc(program->count);
     if (r.state == NULL)
         return kr_fail(err, KR_E_MEMORY, "replay: no memory for %u ops", program->count);
-    r.port = (kr_port){.context = &r, .queue_head = queue_head, .op_state = op_state, .op_kind = op_kind,
-                       .op_layer = op_layer, .op_micro_batch = op_micro_batch, .static_next = static_next,
-                       .idle = idle, .waits_for = waits_for, .micro_batches = micro_batches};
+    r.port = (kr_port){.context = &r,
+                       .queue_head = queue_head,
+                       .op_state = op_state,
+                       .op_kind = op_kind,
+                       .op_layer = op_layer,
+                       .op_micro_batch = op_micro_batch,
+                       .static_next = static_next,
+                       .idle = idle,
+                       .waits_for = waits_for,
+                       .micro_batches = micro_batches};
     status = play(&r, header, events, count, &checked, err);
     kr_free(r.state);
     if (status == KR_OK)

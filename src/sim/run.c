@@ -37,8 +37,8 @@ static kr_status check(const kr_program *program, const kr_sim_hardware *h, cons
         return kr_fail(err, KR_E_ARG, "sim: memory devices, devices a node and their link must be above 0");
     if (h->compute->link_bytes_per_s <= 0.0)
         return kr_fail(err, KR_E_ARG, "sim: %s has no link", h->compute->name);
-    if (h->host_bytes > 0.0 && (remote || !(h->host_bytes_per_s > 0.0) ||
-                                !(h->host_miss_share >= 0.0 && h->host_miss_share <= 1.0)))
+    if (h->host_bytes > 0.0 &&
+        (remote || !(h->host_bytes_per_s > 0.0) || !(h->host_miss_share >= 0.0 && h->host_miss_share <= 1.0)))
         return kr_fail(err, KR_E_ARG,
                        "sim: a host tier needs placement all-on-compute, bytes per second above 0 and a "
                        "miss share of 0 to 1");
@@ -125,14 +125,15 @@ static kr_status prepare(run *r, const kr_program *program, const kr_sim_hardwar
     const uint32_t ranks = program->parallel.dp;
     const bool remote = hardware->memory != NULL;
     const uint32_t devices = remote ? hardware->devices : ranks;
-    kr_status status =
-        kr_loop_init(&r->loop, program, hardware, workload, options, ranks, devices, result, err);
+    kr_status status = kr_loop_init(&r->loop, program, hardware, workload, options, ranks, devices, result,
+                                    err);
 
     if (status != KR_OK)
         return status;
     r->shape = (kr_step_shape){.cells = 1, .ranks = 1, .devices = remote};
     if (options->expanded)
-        r->shape = (kr_step_shape){.cells = r->loop.cells, .ranks = ranks / r->loop.cells,
+        r->shape = (kr_step_shape){.cells = r->loop.cells,
+                                   .ranks = ranks / r->loop.cells,
                                    .devices = remote ? devices / r->loop.cells : 0};
     status = kr_pricer_init(&r->pricer, program, hardware, options, ranks, devices, err);
     if (status == KR_OK)
@@ -186,8 +187,8 @@ static kr_status one_step(run *r, uint64_t *now_ns, const kr_sim_watch *watch, k
     record.context_tokens = load_places(r);
     kr_pricer_fill(&r->pricer, r->rank, r->device, r->loop.options->expanded, &r->times,
                    record.provenance_ns);
-    record.end_ns = kr_step_run(r->step, &r->times, r->loop.options->policy, *now_ns,
-                                (uint32_t)result->steps, watch, &sums);
+    record.end_ns = kr_step_run(r->step, &r->times, r->loop.options->policy, *now_ns, (uint32_t)result->steps,
+                                watch, &sums);
     for (uint32_t i = 0; i < KR_RESOURCE_COUNT; i++) {
         const uint32_t of_class[] = {r->shape.ranks, r->shape.devices, 2 * r->shape.devices, 1};
         const uint32_t instances = i == KR_ON_A2A ? 1 : r->shape.cells * of_class[i];
@@ -200,8 +201,8 @@ static kr_status one_step(run *r, uint64_t *now_ns, const kr_sim_watch *watch, k
     if (status != KR_OK)
         return status;
     if (watch != NULL && watch->step != NULL) {
-        const kr_sim_step_view view = {record.begin_ns, record.end_ns, (uint32_t)result->steps, record.rows,
-                                       record.context_tokens, r->loop.digest};
+        const kr_sim_step_view view = {record.begin_ns, record.end_ns,         (uint32_t)result->steps,
+                                       record.rows,     record.context_tokens, r->loop.digest};
 
         watch->step(watch->context, &view);
     }
@@ -291,9 +292,8 @@ static kr_status find_measured(run *r, uint64_t *first, kr_err *err)
         end_ns[i] = r->record[i].end_ns;
         rows[i] = r->record[i].rows;
     }
-    *first = r->loop.options->warmup_by_test
-                 ? kr_steady_cut(end_ns, rows, r->records, r->record[0].begin_ns)
-                 : first_by_share(r);
+    *first = r->loop.options->warmup_by_test ? kr_steady_cut(end_ns, rows, r->records, r->record[0].begin_ns)
+                                             : first_by_share(r);
     const kr_steady s = kr_steady_mean(end_ns, rows, r->records, r->record[0].begin_ns, *first);
 
     result->tokens_per_s_half_width = s.half_width;

@@ -54,11 +54,11 @@ typedef struct {
 
 typedef struct {
     kr_step_policy policy;
-    bool rebalance;           /* CMR; false: balance by count, keeping assignments */
-    bool expanded;            /* every rank and device a worker of its own; false: the slowest of each */
-    uint32_t sessions;        /* N, in flight at all times */
-    uint32_t rows_max;        /* decoding at once; 0 = no bound */
-    bool first_turns;         /* initial sessions begin at their first turn, not at a random one */
+    bool rebalance;    /* CMR; false: balance by count, keeping assignments */
+    bool expanded;     /* every rank and device a worker of its own; false: the slowest of each */
+    uint32_t sessions; /* N, in flight at all times */
+    uint32_t rows_max; /* decoding at once; 0 = no bound */
+    bool first_turns;  /* initial sessions begin at their first turn, not at a random one */
     uint64_t seed;
     /* Share of all (token, expert) pairs that each routed expert gets, in every layer, summing to 1;
      * NULL = uniform. Experts lie in order of number, and the rank with the largest share sets the
@@ -67,21 +67,21 @@ typedef struct {
     const double *expert_share;
     bool balance_experts;
     uint64_t tokens_max, time_max_ns, steps_max; /* stop at the first reached; 0 = no bound, not all 0 */
-    uint32_t warmup_percent;  /* of the generated tokens left out of the measured part, 0..90 */
-    bool warmup_by_test;      /* leave out what MSER-5 finds instead */
+    uint32_t warmup_percent; /* of the generated tokens left out of the measured part, 0..90 */
+    bool warmup_by_test;     /* leave out what MSER-5 finds instead */
 } kr_sim_options;
 
 /* One decode step, for whoever wants more than the sums. */
 typedef struct {
     uint64_t begin_ns, end_ns;
     uint32_t step, rows;
-    uint64_t context_tokens;      /* summed over rows */
-    uint64_t digest;              /* of the run up to and with this step */
+    uint64_t context_tokens; /* summed over rows */
+    uint64_t digest;         /* of the run up to and with this step */
 } kr_sim_step_view;
 
 typedef struct {
     void *context;
-    void (*step)(void *context, const kr_sim_step_view *step);        /* or NULL */
+    void (*step)(void *context, const kr_sim_step_view *step); /* or NULL */
     /* Or NULL: of every task. Times ascend, but for STARTED of a message, which says when its link
      * takes it. Workers: per cell its ranks, then its devices; after all of them links, the network. */
     void (*event)(void *context, const kr_run_event *event);
@@ -92,19 +92,19 @@ typedef struct {
     /* The measured part: after the warm-up share. */
     uint64_t measured_steps, measured_tokens, measured_ns;
     double tokens_per_s, tdp_w, tokens_per_s_per_w;
-    double tokens_per_s_half_width;             /* 95 % by batch means; infinite below 100 steps */
-    bool stationary;                            /* see sim/steady.h; false is a result, not an error */
+    double tokens_per_s_half_width; /* 95 % by batch means; infinite below 100 steps */
+    bool stationary;                /* see sim/steady.h; false is a result, not an error */
     uint64_t tbt_p50_ns, tbt_p90_ns, tbt_p99_ns, tbt_max_ns; /* over tokens: a step counts its rows */
-    double rows_mean, context_mean;             /* per step; per row */
-    double busy[KR_RESOURCE_COUNT];             /* share of measured time, mean over instances */
+    double rows_mean, context_mean;                          /* per step; per row */
+    double busy[KR_RESOURCE_COUNT];                          /* share of measured time, mean over instances */
     /* Compute rank idle, by what its next op waited for, as share of measured time. */
     double stall[KR_RESOURCE_COUNT];
-    double provenance[KR_PROVENANCE_COUNT];     /* share of all op time by where its figure is from */
+    double provenance[KR_PROVENANCE_COUNT]; /* share of all op time by where its figure is from */
     uint64_t admitted, refused, finished, turns;
-    uint32_t in_flight;                         /* at the end: decoding, ingesting, thinking, waiting */
-    uint32_t waiting_max;                       /* longest admission queue */
+    uint32_t in_flight;   /* at the end: decoding, ingesting, thinking, waiting */
+    uint32_t waiting_max; /* longest admission queue */
     uint64_t ingests, ingested_bytes;
-    uint64_t ingest_wait_ns;                    /* summed: arrived, but the device ingested another */
+    uint64_t ingest_wait_ns; /* summed: arrived, but the device ingested another */
     uint64_t events, digest;
 } kr_sim_result;
 
@@ -120,7 +120,7 @@ kr_status kr_sim_run(const kr_program *program, const kr_sim_hardware *hardware,
  * when the record is of another program, KR_E_FORMAT when it contradicts itself, KR_E_STALE at the
  * first different decision, with step, op and what the policy chose. Workers: 0 is the compute
  * rank; others are not checked. */
-kr_status kr_sim_replay(const kr_program *program, const kr_run_header *header,
-                        const kr_run_event *events, uint64_t count, uint64_t *decisions, kr_err *err);
+kr_status kr_sim_replay(const kr_program *program, const kr_run_header *header, const kr_run_event *events,
+                        uint64_t count, uint64_t *decisions, kr_err *err);
 
 #endif

@@ -31,9 +31,9 @@ struct kr_step {
     kr_step_shape shape;
     kr_port port;
     uint32_t workers_per_cell, workers;
-    worker *worker;            /* [workers]: per cell its ranks, then its devices */
-    uint32_t *dirty;           /* [workers] to be asked at this instant */
-    uint64_t *ready;           /* [ready_max] op << 32 | cell: messages to be started now */
+    worker *worker;  /* [workers]: per cell its ranks, then its devices */
+    uint32_t *dirty; /* [workers] to be asked at this instant */
+    uint64_t *ready; /* [ready_max] op << 32 | cell: messages to be started now */
     uint32_t dirty_count, ready_count, ready_max;
     progress *state;           /* [cells][ops] */
     progress *initial;         /* [ops] */
@@ -43,12 +43,12 @@ struct kr_step {
     uint32_t *rank_in_batch;   /* [ops]: number of the op among those of its class and micro-batch */
     uint32_t *batch_op[2][KR_MICRO_BATCHES_MAX]; /* compute, device: that number -> op */
     uint32_t batch_ops[2][KR_MICRO_BATCHES_MAX];
-    uint64_t *link_free;       /* [cells * devices][2]: to the device, from it */
+    uint64_t *link_free; /* [cells * devices][2]: to the device, from it */
     uint64_t network_free;
     kr_heap heap;
     kr_heap_item *items;
     uint64_t now;
-    uint32_t cell_asked;       /* of the worker that the policy is being asked for */
+    uint32_t cell_asked; /* of the worker that the policy is being asked for */
     /* ---- of the running step ---- */
     const kr_step_times *times;
     const kr_sim_watch *watch;
@@ -58,10 +58,7 @@ struct kr_step {
 
 /* ---- the port ---- */
 
-static const kr_step *world(const kr_port *port)
-{
-    return port->context;
-}
+static const kr_step *world(const kr_port *port) { return port->context; }
 
 static progress *progress_of(const kr_step *s, uint32_t cell, uint32_t op)
 {
@@ -102,20 +99,14 @@ static kr_op_kind op_kind(const kr_port *port, uint32_t op)
     return (kr_op_kind)world(port)->program->ops[op].kind;
 }
 
-static uint32_t op_layer(const kr_port *port, uint32_t op)
-{
-    return world(port)->program->ops[op].layer;
-}
+static uint32_t op_layer(const kr_port *port, uint32_t op) { return world(port)->program->ops[op].layer; }
 
 static uint32_t op_micro_batch(const kr_port *port, uint32_t op)
 {
     return world(port)->program->ops[op].micro_batch;
 }
 
-static bool idle(const kr_port *port, uint32_t number)
-{
-    return !world(port)->worker[number].busy;
-}
+static bool idle(const kr_port *port, uint32_t number) { return !world(port)->worker[number].busy; }
 
 /* A worker runs a micro-batch's ops of its class in order, so a dep of the same class is met when
  * the op is at the worker's queue head and the worker is idle. */
@@ -143,10 +134,7 @@ static kr_op_kind waits_for(const kr_port *port, uint32_t op)
     return op_kind(port, dep == KR_NO_OP ? op : dep);
 }
 
-static uint32_t micro_batches(const kr_port *port)
-{
-    return world(port)->program->parallel.micro_batches;
-}
+static uint32_t micro_batches(const kr_port *port) { return world(port)->program->parallel.micro_batches; }
 
 /* ---- creation ---- */
 
@@ -188,10 +176,13 @@ static void list_successors(kr_step *s, uint32_t *fill)
 static uint32_t tasks_of(const kr_step *s, const kr_op *op)
 {
     switch ((kr_resource)op->resource) {
-    case KR_ON_COMPUTE: return s->shape.ranks;
+    case KR_ON_COMPUTE:
+        return s->shape.ranks;
     case KR_ON_DEVICE:
-    case KR_ON_LINK: return s->shape.devices;
-    case KR_ON_A2A: return 1;
+    case KR_ON_LINK:
+        return s->shape.devices;
+    case KR_ON_A2A:
+        return 1;
     }
     return 1;
 }
@@ -272,9 +263,16 @@ kr_status kr_step_create(kr_step **step, const kr_program *program, const kr_ste
     s->shape = *shape;
     s->workers_per_cell = shape->ranks + shape->devices;
     s->workers = shape->cells * s->workers_per_cell;
-    s->port = (kr_port){.context = s, .queue_head = queue_head, .op_state = op_state, .op_kind = op_kind,
-                        .op_layer = op_layer, .op_micro_batch = op_micro_batch, .static_next = static_next,
-                        .idle = idle, .waits_for = waits_for, .micro_batches = micro_batches};
+    s->port = (kr_port){.context = s,
+                        .queue_head = queue_head,
+                        .op_state = op_state,
+                        .op_kind = op_kind,
+                        .op_layer = op_layer,
+                        .op_micro_batch = op_micro_batch,
+                        .static_next = static_next,
+                        .idle = idle,
+                        .waits_for = waits_for,
+                        .micro_batches = micro_batches};
     if (!allocate(s)) {
         kr_free(fill);
         kr_step_destroy(s);
@@ -313,15 +311,12 @@ void kr_step_destroy(kr_step *s)
 /* ---- running ---- */
 
 /* Payload of an event: op in the low half, task (worker, link number, or network) in the high. */
-static uint64_t payload(uint32_t op, uint32_t task)
-{
-    return (uint64_t)task << 32 | op;
-}
+static uint64_t payload(uint32_t op, uint32_t task) { return (uint64_t)task << 32 | op; }
 
 static void tell(const kr_step *s, uint64_t time, uint32_t op, uint32_t task, kr_run_what what)
 {
-    const kr_run_event event = {.time_ns = time, .step = s->number, .op = op, .worker = (uint16_t)task,
-                                .what = (uint16_t)what};
+    const kr_run_event event = {
+        .time_ns = time, .step = s->number, .op = op, .worker = (uint16_t)task, .what = (uint16_t)what};
 
     if (s->watch != NULL && s->watch->event != NULL)
         s->watch->event(s->watch->context, &event);
@@ -349,10 +344,7 @@ static void mark_dirty(kr_step *s, uint32_t number)
     s->dirty[s->dirty_count++] = number;
 }
 
-static bool is_return(kr_op_kind kind)
-{
-    return kind == KR_OP_RETURN_OUT || kind == KR_OP_RETURN_INDICES;
-}
+static bool is_return(kr_op_kind kind) { return kind == KR_OP_RETURN_OUT || kind == KR_OP_RETURN_INDICES; }
 
 /* Starts a message on every link of the cell. */
 static void start_links(kr_step *s, uint32_t cell, uint32_t op)
@@ -559,13 +551,10 @@ static void reset(kr_step *s)
         mark_dirty(s, i);
 }
 
-static bool more_now(const kr_step *s)
-{
-    return s->heap.count != 0 && s->heap.items[0].time == s->now;
-}
+static bool more_now(const kr_step *s) { return s->heap.count != 0 && s->heap.items[0].time == s->now; }
 
-uint64_t kr_step_run(kr_step *s, const kr_step_times *times, kr_step_policy policy,
-                     uint64_t begin_ns, uint32_t number, const kr_sim_watch *watch, kr_step_sums *sums)
+uint64_t kr_step_run(kr_step *s, const kr_step_times *times, kr_step_policy policy, uint64_t begin_ns,
+                     uint32_t number, const kr_sim_watch *watch, kr_step_sums *sums)
 {
     kr_heap_item item;
 

@@ -44,7 +44,7 @@ kr_status kr_step_create(kr_step **step, const kr_program *program, const kr_ste
 void kr_step_destroy(kr_step *step);
 
 /* Runs a whole step that begins at begin_ns; returns when it ends. sums are added to. */
-uint64_t kr_step_run(kr_step *step, const kr_step_times *times, kr_step_policy policy,
-                     uint64_t begin_ns, uint32_t number, const kr_sim_watch *watch, kr_step_sums *sums);
+uint64_t kr_step_run(kr_step *step, const kr_step_times *times, kr_step_policy policy, uint64_t begin_ns,
+                     uint32_t number, const kr_sim_watch *watch, kr_step_sums *sums);
 
 #endif

@@ -53,13 +53,17 @@ static void every_file_loads(void **state)
 
 static void roofline_by_hand(void **state)
 {
-    kr_device_model d = {.flops_f32 = 1e12, .flops_bf16 = 4e12, .memory_bytes_per_s = 1e11, .fixed_s = 1e-6,
-                         .flops_efficiency = 0.5, .memory_efficiency = 0.8};
+    kr_device_model d = {.flops_f32 = 1e12,
+                         .flops_bf16 = 4e12,
+                         .memory_bytes_per_s = 1e11,
+                         .fixed_s = 1e-6,
+                         .flops_efficiency = 0.5,
+                         .memory_efficiency = 0.8};
     kr_device_job job = {.op = KR_OP_QKV, .math = KR_BF16, .model = "m", .work = {.flops = 2000000}};
 
     (void)state;
     assert_int_equal(kr_device_op_time(&d, &job).ns, 1000 + 1000); /* 2e6 / 2e12 */
-    job.math = KR_E4M3; /* no FP8 units: BF16's rate */
+    job.math = KR_E4M3;                                            /* no FP8 units: BF16's rate */
     assert_int_equal(kr_device_op_time(&d, &job).ns, 2000);
     job.math = KR_F32;
     assert_int_equal(kr_device_op_time(&d, &job).ns, 1000 + 4000);
@@ -73,7 +77,10 @@ static void roofline_by_hand(void **state)
 static void curves_by_hand(void **state)
 {
     const kr_device_model h200 = load("h200");
-    kr_device_job scan = {.op = KR_OP_SCORE, .math = KR_E4M3, .model = "DeepSeek-V3.2", .rows = 64,
+    kr_device_job scan = {.op = KR_OP_SCORE,
+                          .math = KR_E4M3,
+                          .model = "DeepSeek-V3.2",
+                          .rows = 64,
                           .context_tokens = 64 * 100000};
     kr_device_job a2a = {.op = KR_OP_DISPATCH, .model = "GLM-5.2", .rows = 128, .ranks = 8};
     kr_device_time t = kr_device_op_time(&h200, &scan);
@@ -99,9 +106,9 @@ static void curves_by_hand(void **state)
 
 #define FIG(v) "{\"value\":" #v ",\"source\":\"s\"}"
 #define HEAD "\"karat_device\":1,\"name\":\"x\",\"source\":\"s\",\"power\":{\"tdp_w\":" FIG(100) "}"
-#define RATES                                                                                            \
+#define RATES \
     "\"flops\":{\"bf16\":" FIG(1e12) "},\"memory\":{\"bytes\":" FIG(1e9) ",\"bytes_per_s\":" FIG(1e11) "}"
-#define CURVE(op, provenance)                                                                            \
+#define CURVE(op, provenance) \
     ",\"curves\":[{\"op\":\"" op "\",\"t0_us\":1,\"source\":\"s\",\"provenance\":\"" provenance "\"}]}"
 
 static void check_text(const char *text, const char *words)

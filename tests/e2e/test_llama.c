@@ -84,10 +84,11 @@ static void compare(void *context, uint64_t position, const float *logits)
     r->same += ours == theirs;
     if (gap <= TOLERANCE) {
         r->close++;
-        print_message("%s step %zu: gap %.2e is within the tolerance (llama.cpp %u, karat %u)\n", r->name, r->step,
-                      gap, theirs, ours);
+        print_message("%s step %zu: gap %.2e is within the tolerance (llama.cpp %u, karat %u)\n", r->name,
+                      r->step, gap, theirs, ours);
     } else if (ours != theirs) {
-        fail_msg("%s step %zu: llama.cpp's best is %u, karat's %u, gap %.6f", r->name, r->step, theirs, ours, gap);
+        fail_msg("%s step %zu: llama.cpp's best is %u, karat's %u, gap %.6f", r->name, r->step, theirs, ours,
+                 gap);
     }
     r->step++;
 }
@@ -105,8 +106,9 @@ static void run_one(kr_engine *engine, const char *name, float *scratch)
     rig_ok(kr_force(engine, session, 0, scratch, compare, &r, &err), &err);
     kr_session_close(session);
     json_decref(r.root);
-    print_message("%s: %zu prompt tokens, %u of %u best tokens equal, %u close calls, largest logit difference %.2e\n",
-                  name, r.prompt_tokens, r.same, r.compared, r.close, r.difference);
+    print_message(
+        "%s: %zu prompt tokens, %u of %u best tokens equal, %u close calls, largest logit difference %.2e\n",
+        name, r.prompt_tokens, r.same, r.compared, r.close, r.difference);
     assert_int_equal(r.compared, STEPS);
     assert_true(r.difference <= LOGIT_DIFFERENCE_MAX);
 }

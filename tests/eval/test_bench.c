@@ -20,8 +20,12 @@ static void tiny_run(void **state)
 {
     (void)state;
     static kr_bench_result result;
-    const kr_bench_options options = {.threads = 1, .seconds = 0.2, .pool_bytes = 64 << 20, .only = "block_score",
-                                      .contexts = {8192}, .context_count = 1};
+    const kr_bench_options options = {.threads = 1,
+                                      .seconds = 0.2,
+                                      .pool_bytes = 64 << 20,
+                                      .only = "block_score",
+                                      .contexts = {8192},
+                                      .context_count = 1};
     kr_err err;
     json_t *root;
     char *text;
@@ -34,7 +38,8 @@ static void tiny_run(void **state)
         assert_true(r->kept <= r->total && r->total >= 1);
         assert_true(r->bytes == 2.0 * 128 * r->tokens && r->flops == 2.0 * 4 * 128 * r->tokens);
         if (r->kept > 0) /* a machine may be too busy to keep any */
-            assert_true(r->share > 0.0 && r->share < 4.0 && r->share_low <= r->share && r->share <= r->share_high);
+            assert_true(r->share > 0.0 && r->share < 4.0 && r->share_low <= r->share &&
+                        r->share <= r->share_high);
     }
     FILE *out = open_memstream(&text, &size);
     assert_int_equal(kr_bench_print(&result, out, &err), KR_OK);
@@ -58,7 +63,8 @@ static void unknown_kernel_is_refused(void **state)
 {
     (void)state;
     static kr_bench_result result;
-    const kr_bench_options options = {.threads = 1, .seconds = 0.01, .pool_bytes = 64 << 20, .only = "no such"};
+    const kr_bench_options options = {
+        .threads = 1, .seconds = 0.01, .pool_bytes = 64 << 20, .only = "no such"};
     kr_err err;
 
     assert_int_equal(kr_bench_run(&options, &result, &err), KR_E_ARG);

@@ -41,8 +41,8 @@ static inline void *session_memory(size_t bytes, int fill)
 }
 
 /* Opens; the test fails when the plan is refused. rows_max: largest chunk. */
-static inline session *session_open(const kr_method *method, kr_method_config config, kr_attention_shape shape,
-                                    uint64_t capacity, uint32_t rows_max)
+static inline session *session_open(const kr_method *method, kr_method_config config,
+                                    kr_attention_shape shape, uint64_t capacity, uint32_t rows_max)
 {
     session *s = session_memory(sizeof *s, 0);
     const uint8_t group = 0;
@@ -71,8 +71,12 @@ static inline session *session_open(const kr_method *method, kr_method_config co
     s->workspace = session_memory(s->workspace_bytes, 0);
     s->scratch.bytes = method->scratch_bytes(&s->plan, &shape, capacity);
     s->scratch.memory = session_memory(s->scratch.bytes, 0xff);
-    s->view = (kr_view){.shape = &s->shape, .layout = &s->layout, .pages = s->pages,
-                        .page_device = s->page_device, .record = s->record, .boundaries = s->boundaries};
+    s->view = (kr_view){.shape = &s->shape,
+                        .layout = &s->layout,
+                        .pages = s->pages,
+                        .page_device = s->page_device,
+                        .record = s->record,
+                        .boundaries = s->boundaries};
     return s;
 }
 
@@ -101,7 +105,8 @@ static inline void session_store(session *s, const float *key, const float *valu
 
             for (uint32_t c = 0; c < h->key_dim; c++)
                 kr_from_f32(h->kv_dtype, k + c,
-                            at + (tiled ? c * KR_TILE_TOKENS + s->view.tokens % KR_TILE_TOKENS : c) * element, 1);
+                            at + (tiled ? c * KR_TILE_TOKENS + s->view.tokens % KR_TILE_TOKENS : c) * element,
+                            1);
             if (!h->latent)
                 kr_from_f32(h->kv_dtype, value + ((size_t)i * h->kv_heads + g) * h->value_dim,
                             (void *)(uintptr_t)kr_view_value_row(&s->view, g, s->view.tokens), h->value_dim);
@@ -140,11 +145,23 @@ static inline void session_run(session *s, chunk c)
     }
     session_store(s, c.key, c.value, c.n);
     const kr_job job = {
-        .view = &s->view, .plan = &s->plan, .config = &s->config, .ops = s->ops, .first_position = first,
-        .queries = c.n, .is_prefill = c.is_prefill, .query = c.query, .index_query = c.index_query,
-        .index_key = c.index_key, .workspace = s->workspace, .selected = s->selected,
-        .selected_count = s->selected_count, .selected_stride = s->stride, .output = c.output,
-        .nan_count = &s->nan_count, .step = s->step,
+        .view = &s->view,
+        .plan = &s->plan,
+        .config = &s->config,
+        .ops = s->ops,
+        .first_position = first,
+        .queries = c.n,
+        .is_prefill = c.is_prefill,
+        .query = c.query,
+        .index_query = c.index_query,
+        .index_key = c.index_key,
+        .workspace = s->workspace,
+        .selected = s->selected,
+        .selected_count = s->selected_count,
+        .selected_stride = s->stride,
+        .output = c.output,
+        .nan_count = &s->nan_count,
+        .step = s->step,
     };
     for (int k = 0; k < KR_STAGES; k++)
         session_stage(s, &job, (kr_stage_kind)k);
@@ -168,11 +185,15 @@ typedef struct {
     uint8_t *index_query, *index_key; /* rows of the plan's sizes, or NULL */
 } feed;
 
-static inline chunk feed_chunk(const feed *f, const session *s, uint64_t first, uint32_t n, bool prefill, float *output)
+static inline chunk feed_chunk(const feed *f, const session *s, uint64_t first, uint32_t n, bool prefill,
+                               float *output)
 {
     const kr_attention_shape *h = &s->shape;
 
-    return (chunk){n, prefill, f->query + first * h->heads * h->key_dim, f->key + first * h->kv_heads * h->key_dim,
+    return (chunk){n,
+                   prefill,
+                   f->query + first * h->heads * h->key_dim,
+                   f->key + first * h->kv_heads * h->key_dim,
                    f->value + first * h->kv_heads * h->value_dim,
                    f->index_query ? f->index_query + first * s->plan.index_query_bytes : NULL,
                    f->index_key ? f->index_key + first * s->plan.index_key_bytes : NULL,
@@ -183,8 +204,8 @@ static inline chunk feed_chunk(const feed *f, const session *s, uint64_t first, 
 static inline void feed_run(session *s, const feed *f, uint64_t prompt, uint32_t chunk_tokens, float *output)
 {
     for (uint64_t t = 0; t < prompt; t += chunk_tokens)
-        session_run(s, feed_chunk(f, s, t, (uint32_t)(prompt - t < chunk_tokens ? prompt - t : chunk_tokens), true,
-                                  output));
+        session_run(s, feed_chunk(f, s, t, (uint32_t)(prompt - t < chunk_tokens ? prompt - t : chunk_tokens),
+                                  true, output));
     session_end_prefill(s);
     for (uint64_t t = prompt; t < f->tokens; t++)
         session_run(s, feed_chunk(f, s, t, 1, false, output));
@@ -192,9 +213,12 @@ static inline void feed_run(session *s, const feed *f, uint64_t prompt, uint32_t
 
 static inline feed feed_random(kr_rng *rng, const kr_attention_shape *h, uint64_t tokens)
 {
-    feed f = {tokens, session_memory(4 * tokens * h->heads * h->key_dim, 0),
+    feed f = {tokens,
+              session_memory(4 * tokens * h->heads * h->key_dim, 0),
               session_memory(4 * tokens * h->kv_heads * h->key_dim, 0),
-              session_memory(4 * tokens * h->kv_heads * h->value_dim, 0), NULL, NULL};
+              session_memory(4 * tokens * h->kv_heads * h->value_dim, 0),
+              NULL,
+              NULL};
 
     for (uint64_t i = 0; i < tokens * h->heads * h->key_dim; i++)
         f.query[i] = (float)kr_rng_normal(rng);
@@ -232,8 +256,8 @@ static inline void assert_golden(const float *got, const double *want, uint32_t 
 
 /* Attention of one head in float64 over a list of tokens (NULL: the first count). */
 static inline void oracle_attend(const float *query, const float *key, const float *value, uint32_t kv_heads,
-                                 uint32_t key_dim, uint32_t value_dim, uint32_t kv_head, const uint32_t *token,
-                                 uint32_t count, double scale, double *out)
+                                 uint32_t key_dim, uint32_t value_dim, uint32_t kv_head,
+                                 const uint32_t *token, uint32_t count, double scale, double *out)
 {
     double m = -HUGE_VAL, l = 0.0, *s = session_memory(sizeof(double) * (count + 1), 0);
 

@@ -8,8 +8,14 @@ enum { HEADS = 4, LORA = 16, ROPE = 8, KEY = LORA + ROPE, INDEX_HEADS = 4, INDEX
 
 static kr_attention_shape shape_of(kr_dtype type)
 {
-    return (kr_attention_shape){.heads = HEADS, .kv_heads = 1, .key_dim = KEY, .value_dim = LORA, .latent = true,
-                                .kv_dtype = type, .softmax_scale = 0.2f, .layers = 1};
+    return (kr_attention_shape){.heads = HEADS,
+                                .kv_heads = 1,
+                                .key_dim = KEY,
+                                .value_dim = LORA,
+                                .latent = true,
+                                .kv_dtype = type,
+                                .softmax_scale = 0.2f,
+                                .layers = 1};
 }
 
 static kr_method_config config_of(uint32_t budget)
@@ -156,7 +162,8 @@ static void selection_is_exact(void **state)
     for (uint32_t t = 0; t < TOKENS; t++)
         memcpy(value + t * LORA, key + t * KEY, 4 * LORA);
     for (uint32_t h = 0; h < HEADS; h++) {
-        oracle_attend(f.query + ((TOKENS - 1) * HEADS + h) * KEY, key, value, 1, KEY, LORA, 0, s->selected, 64, 0.2, want);
+        oracle_attend(f.query + ((TOKENS - 1) * HEADS + h) * KEY, key, value, 1, KEY, LORA, 0, s->selected,
+                      64, 0.2, want);
         for (uint32_t d = 0; d < LORA; d++)
             assert_true(fabs((double)out[((TOKENS - 1) * HEADS + h) * LORA + d] - want[d]) < 1e-5);
     }
@@ -173,7 +180,8 @@ static void chunks_give_the_same_bits(void **state)
     const kr_attention_shape shape = shape_of(KR_BF16);
     static const uint32_t chunk_tokens[] = {1, 64, 129, 600};
     feed f = feed_random(&rng, &shape, 640);
-    float *out[2] = {session_memory(4ull * 640 * HEADS * LORA, 0), session_memory(4ull * 640 * HEADS * LORA, 0)};
+    float *out[2] = {session_memory(4ull * 640 * HEADS * LORA, 0),
+                     session_memory(4ull * 640 * HEADS * LORA, 0)};
 
     for (int k = 0; k < 4; k++) {
         session *s = session_open(&kr_method_dsa, config_of(100), shape, TOKENS, 600);
@@ -278,9 +286,12 @@ static void shared_layers_use_the_owners_list(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_vector),          cmocka_unit_test(selection_is_exact),
-        cmocka_unit_test(chunks_give_the_same_bits), cmocka_unit_test(covers_the_context),
-        cmocka_unit_test(nan_keys_lose),          cmocka_unit_test(shared_layers_use_the_owners_list),
+        cmocka_unit_test(golden_vector),
+        cmocka_unit_test(selection_is_exact),
+        cmocka_unit_test(chunks_give_the_same_bits),
+        cmocka_unit_test(covers_the_context),
+        cmocka_unit_test(nan_keys_lose),
+        cmocka_unit_test(shared_layers_use_the_owners_list),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

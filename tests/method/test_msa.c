@@ -5,8 +5,13 @@
 
 enum { HEADS = 8, KV = 2, DIM = 32, INDEX_DIM = 16, UNIT = 16, TOKENS = 400, BUDGET = 3 * UNIT };
 
-static const kr_attention_shape shape = {.heads = HEADS, .kv_heads = KV, .key_dim = DIM, .value_dim = DIM,
-                                         .kv_dtype = KR_F32, .softmax_scale = 0.17677669f, .layers = 1};
+static const kr_attention_shape shape = {.heads = HEADS,
+                                         .kv_heads = KV,
+                                         .key_dim = DIM,
+                                         .value_dim = DIM,
+                                         .kv_dtype = KR_F32,
+                                         .softmax_scale = 0.17677669f,
+                                         .layers = 1};
 
 static kr_method_config config_of(uint32_t budget)
 {
@@ -77,8 +82,8 @@ static void blocks_match_the_oracle(void **state)
                 for (uint32_t t = list[i] * UNIT; t < (list[i] + 1) * UNIT && t < n; t++)
                     token[count++] = t;
             for (uint32_t h = g * 4; h < (g + 1) * 4; h++) {
-                oracle_attend(f.query + ((n - 1) * HEADS + h) * DIM, f.key, f.value, KV, DIM, DIM, g, token, count,
-                              (double)shape.softmax_scale, want);
+                oracle_attend(f.query + ((n - 1) * HEADS + h) * DIM, f.key, f.value, KV, DIM, DIM, g, token,
+                              count, (double)shape.softmax_scale, want);
                 for (uint32_t d = 0; d < DIM; d++)
                     assert_true(fabs((double)out[((n - 1) * HEADS + h) * DIM + d] - want[d]) < 1e-5);
             }
@@ -95,7 +100,8 @@ static void chunks_give_the_same_bits(void **state)
     kr_rng rng = test_rng("msa chunks");
     static const uint32_t chunk_tokens[] = {1, 64, 129, 300};
     feed f = feed_random(&rng, &shape, 320);
-    float *out[2] = {session_memory(4ull * 320 * HEADS * DIM, 0), session_memory(4ull * 320 * HEADS * DIM, 0)};
+    float *out[2] = {session_memory(4ull * 320 * HEADS * DIM, 0),
+                     session_memory(4ull * 320 * HEADS * DIM, 0)};
 
     add_index(&rng, &f);
     for (int k = 0; k < 4; k++) {
@@ -124,8 +130,8 @@ static void edges(void **state)
     add_index(&rng, &f);
     feed_run(s, &f, 199, 50, out);
     assert_int_equal(s->selected_count[0], 13);
-    oracle_attend(f.query + 199 * HEADS * DIM, f.key, f.value, KV, DIM, DIM, 0, NULL, 200, (double)shape.softmax_scale,
-                  want);
+    oracle_attend(f.query + 199 * HEADS * DIM, f.key, f.value, KV, DIM, DIM, 0, NULL, 200,
+                  (double)shape.softmax_scale, want);
     for (uint32_t d = 0; d < DIM; d++)
         assert_true(fabs((double)out[199 * HEADS * DIM + d] - want[d]) < 1e-5);
     session_close(s);

@@ -70,8 +70,13 @@ static float *gen(uint64_t count, uint64_t number)
 
 static kr_attention_shape shape_of(uint32_t heads, uint32_t kv_heads, uint32_t dim)
 {
-    return (kr_attention_shape){.heads = heads, .kv_heads = kv_heads, .key_dim = dim, .value_dim = dim,
-                                .kv_dtype = KR_F32, .softmax_scale = 1.0f / sqrtf((float)dim), .layers = 1};
+    return (kr_attention_shape){.heads = heads,
+                                .kv_heads = kv_heads,
+                                .key_dim = dim,
+                                .value_dim = dim,
+                                .kv_dtype = KR_F32,
+                                .softmax_scale = 1.0f / sqrtf((float)dim),
+                                .layers = 1};
 }
 
 static void assert_list(const session *s, uint32_t list, const entry *want)
@@ -86,13 +91,14 @@ static void assert_close(const float *got, const entry *want)
 {
     for (uint32_t i = 0; i < want->count; i++)
         if (!(fabs((double)got[i] - want->value[i]) < 5e-6))
-            fail_msg("%s: element %u is %.8g, the reference gives %.8g", want->name, i, (double)got[i], want->value[i]);
+            fail_msg("%s: element %u is %.8g, the reference gives %.8g", want->name, i, (double)got[i],
+                     want->value[i]);
 }
 
 /* Prefills n - 1 tokens of arrays number + 1, number + 2 with zero queries, then decodes token n - 1 with
  * the query of array number. */
-static session *run_last(const kr_method *method, kr_method_config config, kr_attention_shape shape, uint32_t n,
-                         uint64_t number, float *output)
+static session *run_last(const kr_method *method, kr_method_config config, kr_attention_shape shape,
+                         uint32_t n, uint64_t number, float *output)
 {
     session *s = session_open(method, config, shape, n, n);
     const size_t row = (size_t)shape.kv_heads * shape.key_dim;
@@ -172,7 +178,8 @@ static void snapkv(void **state)
 {
     (void)state;
     enum { N = 120, ROW = 4 * 16 };
-    float *q = gen(N * ROW, 31), *k = gen(N * ROW, 32), *out = session_memory(sizeof(float) * (N + 1) * ROW, 0);
+    float *q = gen(N * ROW, 31), *k = gen(N * ROW, 32),
+          *out = session_memory(sizeof(float) * (N + 1) * ROW, 0);
 
     for (uint32_t mode = 1; mode <= 2; mode++) {
         const kr_method_config config = {.budget = 40, .mode = mode, .parameter = {8, 5}};
@@ -336,8 +343,15 @@ static void m3(void **state)
         kr_rope_first(q + ((N - 1) * HEADS + h) * D, inv_freq, ROPE, N - 1, false);
     }
     kr_ops_scalar.block_score(&(kr_block_score_args){
-        .query = q + (N - 1) * HEADS * D, .key = block, .heads = HEADS, .dim = D, .block_tokens = BLOCK,
-        .blocks = BLOCKS, .tokens = N, .score = score, .score_stride = BLOCKS,
+        .query = q + (N - 1) * HEADS * D,
+        .key = block,
+        .heads = HEADS,
+        .dim = D,
+        .block_tokens = BLOCK,
+        .blocks = BLOCKS,
+        .tokens = N,
+        .score = score,
+        .score_stride = BLOCKS,
     });
     for (uint32_t h = 0; h < HEADS; h++) {
         const entry *want = find("m3_score_%u", h), *selected = find("m3_selected_%u", h);
@@ -356,9 +370,9 @@ static void m3(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sparq), cmocka_unit_test(starc), cmocka_unit_test(moba),
-        cmocka_unit_test(snapkv), cmocka_unit_test(h2o),  cmocka_unit_test(quest),
-        cmocka_unit_test(deepseek), cmocka_unit_test(glm), cmocka_unit_test(m3),
+        cmocka_unit_test(sparq),    cmocka_unit_test(starc), cmocka_unit_test(moba),
+        cmocka_unit_test(snapkv),   cmocka_unit_test(h2o),   cmocka_unit_test(quest),
+        cmocka_unit_test(deepseek), cmocka_unit_test(glm),   cmocka_unit_test(m3),
     };
     load_fixture();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,8 +8,13 @@
 
 enum { HEADS = 4, KV = 2, D = 32, TOKENS = 460, PROMPT = 420 };
 
-static const kr_attention_shape shape = {.heads = HEADS, .kv_heads = KV, .key_dim = D, .value_dim = D,
-                                         .kv_dtype = KR_BF16, .softmax_scale = 0.17677669f, .layers = 1};
+static const kr_attention_shape shape = {.heads = HEADS,
+                                         .kv_heads = KV,
+                                         .key_dim = D,
+                                         .value_dim = D,
+                                         .kv_dtype = KR_BF16,
+                                         .softmax_scale = 0.17677669f,
+                                         .layers = 1};
 
 /* Configurations that drop tokens at 460 tokens, and ones that cover them. dense tolerance: methods that
  * attend to everything when covering. */
@@ -25,11 +30,17 @@ static const subject subjects[] = {
     {&kr_method_h2o, {.budget = 64}, {.budget = 1200}, true},
     {&kr_method_sparq, {.budget = 40, .parameter = {8, 4}}, {.budget = 600, .parameter = {8, 4}}, true},
     {&kr_method_starc, {.budget = 100}, {.budget = 600}, true},
-    {&kr_method_retroinfer, {.parameter = {4, 20, 128, 100, 200, 4, 64}}, {.parameter = {4, 20, 128, 100, 200, 4, 2048}}, true},
+    {&kr_method_retroinfer,
+     {.parameter = {4, 20, 128, 100, 200, 4, 64}},
+     {.parameter = {4, 20, 128, 100, 200, 4, 2048}},
+     true},
     {&kr_method_magicpig, {.parameter = {4, 20, 4, 20}}, {.parameter = {4, 20, 4, 500}}, true},
     {&kr_method_lserve, {.budget = 128}, {.budget = 600}, true},
     {&kr_method_moba, {.unit = 64, .budget = 192}, {.unit = 64, .budget = 640}, true},
-    {&kr_method_infllm2, {.budget = 64, .parameter = {32, 1, 64, 1}}, {.budget = 640, .parameter = {32, 1, 64, 1}}, true},
+    {&kr_method_infllm2,
+     {.budget = 64, .parameter = {32, 1, 64, 1}},
+     {.budget = 640, .parameter = {32, 1, 64, 1}},
+     true},
 };
 
 enum { SUBJECTS = sizeof subjects / sizeof *subjects };
@@ -38,11 +49,11 @@ static kr_ops fastest(void)
 {
     kr_ops ops = kr_ops_scalar;
 
-#define TAKE(op)                                                                                  \
-    for (int v = 0; kr_##op##_variants[v].run != NULL; v++)                                       \
-        if (kr_##op##_variants[v].variant.usable()) {                                             \
-            ops.op = kr_##op##_variants[v].run;                                                   \
-            break;                                                                                \
+#define TAKE(op)                                            \
+    for (int v = 0; kr_##op##_variants[v].run != NULL; v++) \
+        if (kr_##op##_variants[v].variant.usable()) {       \
+            ops.op = kr_##op##_variants[v].run;             \
+            break;                                          \
         }
     TAKE(attend_rows)
     TAKE(row_dot)
@@ -102,8 +113,8 @@ static void covering_budget_is_dense(void **state)
                               (double)exact.softmax_scale, want);
                 for (uint32_t d = 0; d < D; d++)
                     if (fabs((double)out[(t * HEADS + h) * D + d] - want[d]) > 1e-5)
-                        fail_msg("%s: token %u head %u dim %u: %.8g, dense %.8g", subjects[m].method->name, t, h, d,
-                                 (double)out[(t * HEADS + h) * D + d], want[d]);
+                        fail_msg("%s: token %u head %u dim %u: %.8g, dense %.8g", subjects[m].method->name, t,
+                                 h, d, (double)out[(t * HEADS + h) * D + d], want[d]);
             }
         session_close(s);
     }
@@ -179,13 +190,19 @@ static void second_turn_is_deterministic(void **state)
 static void plans_refuse_mla(void **state)
 {
     (void)state;
-    const kr_attention_shape latent = {.heads = 4, .kv_heads = 1, .key_dim = 48, .value_dim = 32, .latent = true,
-                                       .kv_dtype = KR_BF16, .layers = 1};
+    const kr_attention_shape latent = {.heads = 4,
+                                       .kv_heads = 1,
+                                       .key_dim = 48,
+                                       .value_dim = 32,
+                                       .latent = true,
+                                       .kv_dtype = KR_BF16,
+                                       .layers = 1};
     kr_method_plan plan;
     kr_err err;
 
     for (int m = 0; m < SUBJECTS; m++) {
-        assert_int_equal(subjects[m].method->plan(&subjects[m].sparse, &latent, 1000, &plan, &err), KR_E_UNSUPPORTED);
+        assert_int_equal(subjects[m].method->plan(&subjects[m].sparse, &latent, 1000, &plan, &err),
+                         KR_E_UNSUPPORTED);
         assert_non_null(strstr(err.text, subjects[m].method->name));
     }
 }
@@ -193,8 +210,10 @@ static void plans_refuse_mla(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits_whatever_the_order),   cmocka_unit_test(covering_budget_is_dense),
-        cmocka_unit_test(lists_are_ascending_and_sparse), cmocka_unit_test(second_turn_is_deterministic),
+        cmocka_unit_test(same_bits_whatever_the_order),
+        cmocka_unit_test(covering_budget_is_dense),
+        cmocka_unit_test(lists_are_ascending_and_sparse),
+        cmocka_unit_test(second_turn_is_deterministic),
         cmocka_unit_test(plans_refuse_mla),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,12 +5,19 @@
 
 enum { D = 8, N = 38 };
 
-static const kr_attention_shape one_head = {.heads = 1, .kv_heads = 1, .key_dim = D, .value_dim = D,
-                                            .kv_dtype = KR_F32, .softmax_scale = 0.35355339f, .layers = 1};
+static const kr_attention_shape one_head = {.heads = 1,
+                                            .kv_heads = 1,
+                                            .key_dim = D,
+                                            .value_dim = D,
+                                            .kv_dtype = KR_F32,
+                                            .softmax_scale = 0.35355339f,
+                                            .layers = 1};
 
 static feed golden_feed(uint32_t q, uint32_t k, uint32_t v, bool same_query)
 {
-    feed f = {N, session_memory(4 * N * D, 0), session_memory(4 * N * D, 0), session_memory(4 * N * D, 0), NULL, NULL};
+    feed f = {
+        N,   session_memory(4 * N * D, 0), session_memory(4 * N * D, 0), session_memory(4 * N * D, 0), NULL,
+        NULL};
 
     golden_fill(f.key, N * D, k);
     golden_fill(f.value, N * D, v);
@@ -56,7 +63,8 @@ static void infllm2(void **state)
 
     feed_run(s, &f, N - 1, 9, out);
     const uint64_t most = s->plan.selected_max < N ? s->plan.selected_max : N;
-    const float *behind = (const float *)((uint8_t *)s->workspace + kr_attend_list_workspace(&one_head, kr_segments(most)));
+    const float *behind = (const float *)((uint8_t *)s->workspace +
+                                          kr_attend_list_workspace(&one_head, kr_segments(most)));
     assert_golden(behind + 8, rank, 3, "infllm2 block scores");
     assert_int_equal(s->selected_count[0], 3);
     assert_memory_equal(s->selected, blocks, sizeof blocks);
@@ -107,7 +115,8 @@ static void seer_gate(void **state)
     (void)state;
     static const double want[8] = {.1266, .121207, .131784, .127639, .117306, .121309, .129462, .124692};
     float key[TOKENS * D], query[2 * D], wk[24 * D], wq[16 * D], q[D], k[D], s[8], sum = 0.0f;
-    const kr_seer_gate gate = {.head_dim = D, .group = 2, .gate_dim = D, .key_weight = wk, .query_weight = wq};
+    const kr_seer_gate gate = {
+        .head_dim = D, .group = 2, .gate_dim = D, .key_weight = wk, .query_weight = wq};
 
     seer_inputs(key, query, wk, wq);
     kr_seer_gate_query(&gate, query, 31, q);
@@ -129,9 +138,14 @@ static void seer_gate(void **state)
 static void seer_gate_norm_and_rope(void **state)
 {
     (void)state;
-    float weight[2 * 3 * 2] = {1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0}, norm[2] = {2, 1}, inv_freq[1] = {0.5f}, k[2];
+    float weight[2 * 3 * 2] = {1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0}, norm[2] = {2, 1}, inv_freq[1] = {0.5f},
+                         k[2];
     const float key[2] = {3, 4}; /* max row picks dim 0 into 0, min row picks dim 1 into 1 */
-    const kr_seer_gate gate = {.head_dim = 2, .group = 1, .gate_dim = 2, .key_weight = weight, .key_norm = norm,
+    const kr_seer_gate gate = {.head_dim = 2,
+                               .group = 1,
+                               .gate_dim = 2,
+                               .key_weight = weight,
+                               .key_norm = norm,
                                .inv_freq = inv_freq};
 
     kr_seer_gate_key(&gate, key, 1, 2, 6, k);
@@ -143,9 +157,13 @@ static void seer_gate_norm_and_rope(void **state)
 static feed seer_feed(const session *s)
 {
     float key[TOKENS * D], query[2 * D], wk[24 * D], wq[16 * D], gated[D];
-    const kr_seer_gate gate = {.head_dim = D, .group = 2, .gate_dim = D, .key_weight = wk, .query_weight = wq};
-    feed f = {TOKENS + 2, session_memory(4 * (TOKENS + 2) * 2 * D, 0), session_memory(4 * (TOKENS + 2) * D, 0),
-              session_memory(4 * (TOKENS + 2) * D, 0), session_memory((TOKENS + 2) * 2 * D, 0),
+    const kr_seer_gate gate = {
+        .head_dim = D, .group = 2, .gate_dim = D, .key_weight = wk, .query_weight = wq};
+    feed f = {TOKENS + 2,
+              session_memory(4 * (TOKENS + 2) * 2 * D, 0),
+              session_memory(4 * (TOKENS + 2) * D, 0),
+              session_memory(4 * (TOKENS + 2) * D, 0),
+              session_memory((TOKENS + 2) * 2 * D, 0),
               session_memory((TOKENS + 2) * 2 * D, 0x7f)};
 
     assert_int_equal(s->plan.index_key_bytes, 2 * D);
@@ -191,9 +209,11 @@ static void seer(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(moba),      cmocka_unit_test(infllm2),
+        cmocka_unit_test(moba),
+        cmocka_unit_test(infllm2),
         cmocka_unit_test(infllm2_picks_the_best_block),
-        cmocka_unit_test(seer_gate), cmocka_unit_test(seer_gate_norm_and_rope),
+        cmocka_unit_test(seer_gate),
+        cmocka_unit_test(seer_gate_norm_and_rope),
         cmocka_unit_test(seer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,8 +6,13 @@
 
 enum { D = 8, N = 38 };
 
-static const kr_attention_shape one_head = {.heads = 1, .kv_heads = 1, .key_dim = D, .value_dim = D,
-                                            .kv_dtype = KR_F32, .softmax_scale = 0.35355339f, .layers = 1};
+static const kr_attention_shape one_head = {.heads = 1,
+                                            .kv_heads = 1,
+                                            .key_dim = D,
+                                            .value_dim = D,
+                                            .kv_dtype = KR_F32,
+                                            .softmax_scale = 0.35355339f,
+                                            .layers = 1};
 
 static kr_method_config named(const char *name)
 {
@@ -20,7 +25,11 @@ static kr_method_config named(const char *name)
 /* Common inputs: K, V; every query row is q with `heads` rows of number s. */
 static feed golden_feed(uint32_t heads, uint32_t q_number)
 {
-    feed f = {N, session_memory(4 * N * heads * D, 0), session_memory(4 * N * D, 0), session_memory(4 * N * D, 0), NULL,
+    feed f = {N,
+              session_memory(4 * N * heads * D, 0),
+              session_memory(4 * N * D, 0),
+              session_memory(4 * N * D, 0),
+              NULL,
               NULL};
 
     golden_fill(f.key, N * D, 2);
@@ -40,8 +49,8 @@ static void sparq(void **state)
 {
     (void)state;
     static const uint32_t list[7] = {11, 12, 13, 28, 35, 36, 37};
-    static const double y[16] = {.071736,  .101681, -.101342, -.059979, .090095, -.013837, -.065611, -.109241,
-                                 .061604,  .126732, -.124296, -.046109, .183201, -.033418, -.044632, -.142699};
+    static const double y[16] = {.071736, .101681, -.101342, -.059979, .090095, -.013837, -.065611, -.109241,
+                                 .061604, .126732, -.124296, -.046109, .183201, -.033418, -.044632, -.142699};
     kr_attention_shape shape = one_head;
     kr_method_config config = named("sparq");
     float out[N * 2 * D];
@@ -194,7 +203,8 @@ static void retroinfer(void **state)
 static void magicpig(void **state)
 {
     (void)state;
-    static const uint32_t list[20] = {0, 1, 2, 3, 4, 13, 15, 16, 17, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37};
+    static const uint32_t list[20] = {0,  1,  2,  3,  4,  13, 15, 16, 17, 27,
+                                      28, 29, 30, 31, 32, 33, 34, 35, 36, 37};
     static const double y[8] = {-.305352, .290466, -.335259, -.204194, .530071, -.331446, -.053914, .167694};
     kr_method_config config = named("magicpig");
     float out[N * D], h[D * 18];
@@ -290,9 +300,16 @@ static void lserve_reuses_and_streams(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sparq),  cmocka_unit_test(sparq_by_hand), cmocka_unit_test(starc),
-        cmocka_unit_test(snapkv), cmocka_unit_test(h2o),           cmocka_unit_test(streamingllm), cmocka_unit_test(retroinfer),
-        cmocka_unit_test(magicpig), cmocka_unit_test(magicpig_weights), cmocka_unit_test(lserve),
+        cmocka_unit_test(sparq),
+        cmocka_unit_test(sparq_by_hand),
+        cmocka_unit_test(starc),
+        cmocka_unit_test(snapkv),
+        cmocka_unit_test(h2o),
+        cmocka_unit_test(streamingllm),
+        cmocka_unit_test(retroinfer),
+        cmocka_unit_test(magicpig),
+        cmocka_unit_test(magicpig_weights),
+        cmocka_unit_test(lserve),
         cmocka_unit_test(lserve_reuses_and_streams),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -169,10 +169,10 @@ static void refused(const char *text, const char *words)
         fail_msg("\"%s\" does not say \"%s\"", err.text, words);
 }
 
-#define BASE                                                                                       \
-    "\"karat_model\":1,\"name\":\"x\",\"source\":\"s\",\"family\":\"llama\",\"layers\":4,"          \
-    "\"hidden\":64,\"vocab\":100,\"context\":128,\"heads\":4,\"kv_heads\":2,\"head_dim\":16,"       \
-    "\"ffn_width\":128,\"activation\":\"silu\",\"norm_eps\":1e-5,"                                  \
+#define BASE                                                                                  \
+    "\"karat_model\":1,\"name\":\"x\",\"source\":\"s\",\"family\":\"llama\",\"layers\":4,"    \
+    "\"hidden\":64,\"vocab\":100,\"context\":128,\"heads\":4,\"kv_heads\":2,\"head_dim\":16," \
+    "\"ffn_width\":128,\"activation\":\"silu\",\"norm_eps\":1e-5,"                            \
     "\"rope\":{\"theta\":1e4,\"dims\":16,\"layout\":\"half\"}"
 
 static void broken_files_are_refused(void **state)
@@ -184,11 +184,14 @@ static void broken_files_are_refused(void **state)
     refused("{" BASE ",\"window\":{\"tokens\":16}}", "global_every");
     refused("{" BASE ",\"mla\":5}", "mla");
     refused("{" BASE ",\"indexer\":{\"kind\":\"block\",\"heads\":2,\"dim\":8,\"topk\":2,\"block\":16,"
-            "\"dtype\":\"bf16\",\"layers\":[2,1]}}", "layers[1]");
+            "\"dtype\":\"bf16\",\"layers\":[2,1]}}",
+            "layers[1]");
     refused("{" BASE ",\"indexer\":{\"kind\":\"block\",\"heads\":2,\"dim\":8,\"topk\":2,\"block\":16,"
-            "\"dtype\":\"bf16\",\"layers\":[4]}}", "layers[0]");
+            "\"dtype\":\"bf16\",\"layers\":[4]}}",
+            "layers[0]");
     refused("{" BASE ",\"indexer\":{\"kind\":\"block\",\"heads\":2,\"dim\":8,\"topk\":2,\"block\":16,"
-            "\"dtype\":\"bf16\",\"layers\":[1],\"shared_from\":0}}", "no earlier layer");
+            "\"dtype\":\"bf16\",\"layers\":[1],\"shared_from\":0}}",
+            "no earlier layer");
     refused("{" BASE ",\"moe\":{\"experts\":8,\"active\":9,\"shared\":0,\"width\":8,\"first_layer\":1}}",
             "active");
     refused("{\"karat_model\":2}", "karat_model");
@@ -197,9 +200,12 @@ static void broken_files_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published_sizes),      cmocka_unit_test(parameters_by_class),
-        cmocka_unit_test(index_sharing),        cmocka_unit_test(windows_and_groups),
-        cmocka_unit_test(broken_rules_are_refused), cmocka_unit_test(broken_files_are_refused),
+        cmocka_unit_test(published_sizes),
+        cmocka_unit_test(parameters_by_class),
+        cmocka_unit_test(index_sharing),
+        cmocka_unit_test(windows_and_groups),
+        cmocka_unit_test(broken_rules_are_refused),
+        cmocka_unit_test(broken_files_are_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

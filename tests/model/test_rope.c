@@ -59,8 +59,15 @@ static void agrees_with_transformers(void **state)
  * position 0 turns nothing; and the softmax scale holds mscale twice. */
 static void deepseek_ramp(void **state)
 {
-    const kr_rope r = {.scaling = KR_ROPE_YARN, .dims = 64, .theta = 1e4, .factor = 40.0, .beta_fast = 32.0,
-                       .beta_slow = 1.0, .mscale = 1.0, .mscale_all_dim = 1.0, .original_context = 4096};
+    const kr_rope r = {.scaling = KR_ROPE_YARN,
+                       .dims = 64,
+                       .theta = 1e4,
+                       .factor = 40.0,
+                       .beta_fast = 32.0,
+                       .beta_slow = 1.0,
+                       .mscale = 1.0,
+                       .mscale_all_dim = 1.0,
+                       .original_context = 4096};
     const kr_rope plain = {.dims = 64, .theta = 1e4};
     float scaled[32], base[32];
 

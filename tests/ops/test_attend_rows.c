@@ -37,11 +37,16 @@ typedef struct {
 static call make(kr_rng *rng, shape s)
 {
     const size_t e = kr_dtype_bytes(s.type);
-    call x = {.query = test_alloc(4ull * s.rows * s.key_dim), .bias = test_alloc(4 * s.positions),
-              .mass = test_alloc(4 * s.positions), .key = test_alloc(e * s.positions * s.key_dim),
-              .value = test_alloc(e * s.positions * s.value_dim), .query_row = test_alloc(8 * s.rows),
-              .key_row = test_alloc(8 * s.positions), .value_row = test_alloc(8 * s.positions),
-              .from = test_alloc(4 * s.rows), .to = test_alloc(4 * s.rows)};
+    call x = {.query = test_alloc(4ull * s.rows * s.key_dim),
+              .bias = test_alloc(4 * s.positions),
+              .mass = test_alloc(4 * s.positions),
+              .key = test_alloc(e * s.positions * s.key_dim),
+              .value = test_alloc(e * s.positions * s.value_dim),
+              .query_row = test_alloc(8 * s.rows),
+              .key_row = test_alloc(8 * s.positions),
+              .value_row = test_alloc(8 * s.positions),
+              .from = test_alloc(4 * s.rows),
+              .to = test_alloc(4 * s.rows)};
 
     test_fill(rng, KR_F32, x.query, (size_t)s.rows * s.key_dim, s.size);
     test_fill(rng, s.type, x.key, (size_t)s.positions * s.key_dim, 1.0f);
@@ -49,7 +54,8 @@ static call make(kr_rng *rng, shape s)
     for (uint32_t r = 0; r < s.rows; r++) {
         x.query_row[r] = x.query + (size_t)r * s.key_dim;
         x.from[r] = s.masked ? (uint32_t)kr_rng_below(rng, s.positions + 1) : 0;
-        x.to[r] = s.masked ? x.from[r] + (uint32_t)kr_rng_below(rng, s.positions - x.from[r] + 1) : s.positions;
+        x.to[r] = s.masked ? x.from[r] + (uint32_t)kr_rng_below(rng, s.positions - x.from[r] + 1)
+                           : s.positions;
     }
     for (uint32_t i = 0; i < s.positions; i++) {
         const uint32_t j = (i * 7 + 3) % s.positions == 0 ? 0 : i; /* any order of rows is legal */
@@ -59,11 +65,23 @@ static call make(kr_rng *rng, shape s)
         x.bias[i] = 3.0f * test_normal(rng);
         x.mass[i] = (float)(1 + kr_rng_below(rng, 20));
     }
-    x.args = (kr_attend_rows_args){x.query_row, x.from, x.to, x.key_row, x.value_row,
-        s.weighted ? x.bias : NULL, s.weighted ? x.mass : NULL, s.rows, s.positions, s.key_dim, s.value_dim,
-        s.type, 1.0f / sqrtf((float)s.key_dim),
-        test_alloc(kr_attend_rows_scratch_bytes(s.rows, s.key_dim, s.value_dim)),
-        test_alloc(4 * s.rows), test_alloc(4 * s.rows), test_alloc(4ull * s.rows * s.value_dim)};
+    x.args = (kr_attend_rows_args){x.query_row,
+                                   x.from,
+                                   x.to,
+                                   x.key_row,
+                                   x.value_row,
+                                   s.weighted ? x.bias : NULL,
+                                   s.weighted ? x.mass : NULL,
+                                   s.rows,
+                                   s.positions,
+                                   s.key_dim,
+                                   s.value_dim,
+                                   s.type,
+                                   1.0f / sqrtf((float)s.key_dim),
+                                   test_alloc(kr_attend_rows_scratch_bytes(s.rows, s.key_dim, s.value_dim)),
+                                   test_alloc(4 * s.rows),
+                                   test_alloc(4 * s.rows),
+                                   test_alloc(4ull * s.rows * s.value_dim)};
     return x;
 }
 
@@ -121,7 +139,8 @@ static void scalar_within_bound_of_float64(void **state)
 
             for (uint32_t d = 0; d < shapes[s].value_dim; d++) {
                 const double l = (double)x.args.sum[r];
-                const double got = l > 0.0 ? (double)x.args.accumulator[r * shapes[s].value_dim + d] / l : 0.0;
+                const double got = l > 0.0 ? (double)x.args.accumulator[r * shapes[s].value_dim + d] / l
+                                           : 0.0;
 
                 /* Scores of a few units, so their rounding reaches p with a factor of about 10. */
                 if (fabs(got - want[d]) > 2e-5 * (largest + 1e-30))

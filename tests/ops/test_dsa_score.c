@@ -11,8 +11,8 @@ typedef struct {
 } shape;
 
 static const shape shapes[] = {
-    {64, 128, 128 * 3 + 5}, {32, 128, 257}, {16, 64, 129}, {4, 16, 38}, {1, 2, 1}, {128, 128, 130},
-    {48, 96, 131}, {80, 128, 12}, {5, 30, 127}, {64, 128, 0},
+    {64, 128, 128 * 3 + 5}, {32, 128, 257}, {16, 64, 129}, {4, 16, 38},  {1, 2, 1},
+    {128, 128, 130},        {48, 96, 131},  {80, 128, 12}, {5, 30, 127}, {64, 128, 0},
 };
 
 typedef struct {
@@ -25,8 +25,13 @@ typedef struct {
 
 static scan make(kr_rng *rng, shape s, int adversarial)
 {
-    scan x = {test_alloc((size_t)s.heads * s.dim), test_alloc(s.tokens * s.dim), test_alloc(4 * s.heads),
-              test_alloc(4 * s.tokens), test_alloc(8 * (s.tokens / RUN + 1)), test_alloc(8 * (s.tokens / RUN + 1)), {0}};
+    scan x = {test_alloc((size_t)s.heads * s.dim),
+              test_alloc(s.tokens * s.dim),
+              test_alloc(4 * s.heads),
+              test_alloc(4 * s.tokens),
+              test_alloc(8 * (s.tokens / RUN + 1)),
+              test_alloc(8 * (s.tokens / RUN + 1)),
+              {0}};
 
     test_fill(rng, KR_E4M3, x.query, (size_t)s.heads * s.dim, 20.0f);
     test_fill(rng, KR_E4M3, x.key, s.tokens * s.dim, 100.0f);
@@ -40,7 +45,8 @@ static scan make(kr_rng *rng, shape s, int adversarial)
         x.key_run[r] = x.key + r * RUN * s.dim;
         x.scale_run[r] = x.scale + r * RUN;
     }
-    x.args = (kr_dsa_score_args){x.query, x.weight, x.key_run, x.scale_run, RUN, s.heads, s.dim, s.tokens, NULL};
+    x.args = (kr_dsa_score_args){x.query, x.weight, x.key_run, x.scale_run, RUN,
+                                 s.heads, s.dim,    s.tokens,  NULL};
     return x;
 }
 

@@ -7,8 +7,9 @@ static void scale_is_the_ceiling_power_of_two(void **state)
 {
     (void)state;
     /* {largest element, expected scale}: 448 -> 1; just above -> 2; the 1e-4 floor -> 2^-22. */
-    static const float cases[][2] = {{448.0f, 1.0f}, {448.5f, 2.0f}, {449.0f, 2.0f}, {447.9f, 1.0f}, {224.0f, 0.5f},
-                                     {1.0f, 0x1p-8f}, {0.0f, 0x1p-22f}, {1e-6f, 0x1p-22f}, {896.0f, 2.0f}};
+    static const float cases[][2] = {{448.0f, 1.0f},   {448.5f, 2.0f},    {449.0f, 2.0f},
+                                     {447.9f, 1.0f},   {224.0f, 0.5f},    {1.0f, 0x1p-8f},
+                                     {0.0f, 0x1p-22f}, {1e-6f, 0x1p-22f}, {896.0f, 2.0f}};
     uint8_t code[2];
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -22,8 +22,10 @@ static void row_dot(void **state)
 
     for (size_t c = 0; c < 3 * 8 * 4; c++) {
         const kr_dtype type = types[c % 3];
-        const uint32_t dim = dims[c / 3 % 8], n = queries[c / 24], stride = dim + (uint32_t)kr_rng_below(&rng, 9);
-        float *query = test_alloc(4ull * n * stride), *want = test_alloc(4 * n * ROWS), *got = test_alloc(4 * n * ROWS);
+        const uint32_t dim = dims[c / 3 % 8], n = queries[c / 24],
+                       stride = dim + (uint32_t)kr_rng_below(&rng, 9);
+        float *query = test_alloc(4ull * n * stride), *want = test_alloc(4 * n * ROWS),
+              *got = test_alloc(4 * n * ROWS);
         void *row = test_alloc((size_t)ROWS * stride * kr_dtype_bytes(type));
         kr_row_dot_args a = {query, n, stride, dim, type, row, ROWS, stride, want, ROWS};
 
@@ -35,7 +37,8 @@ static void row_dot(void **state)
                 double dot = 0.0, terms = 0.0;
 
                 for (uint32_t k = 0; k < dim; k++) {
-                    const double p = (double)query[q * stride + k] * element(type, row, (size_t)i * stride + k);
+                    const double p = (double)query[q * stride + k] *
+                                     element(type, row, (size_t)i * stride + k);
                     dot += p, terms += fabs(p);
                 }
                 assert_true(fabs((double)want[q * ROWS + i] - dot) <= terms * (dim + 8) * 0x1p-24);
@@ -63,7 +66,8 @@ static void channel_dot(void **state)
         const kr_dtype type = types[c % 3];
         const uint32_t t = tokens[c / 3 % 6], n = queries[c / 18];
         const uint32_t channel[CHANNELS] = {0, 3, 11, 12, DIM - 1};
-        float *query = test_alloc(4 * n * CHANNELS), *want = test_alloc(4 * n * t + 4), *got = test_alloc(4 * n * t + 4);
+        float *query = test_alloc(4 * n * CHANNELS), *want = test_alloc(4 * n * t + 4),
+              *got = test_alloc(4 * n * t + 4);
         void *key = test_alloc((size_t)DIM * t * kr_dtype_bytes(type));
         kr_channel_dot_args a = {query, channel, n, CHANNELS, type, key, t, t, want, t};
 
@@ -75,7 +79,8 @@ static void channel_dot(void **state)
                 double dot = 0.0, terms = 0.0;
 
                 for (uint32_t j = 0; j < CHANNELS; j++) {
-                    const double p = (double)query[q * CHANNELS + j] * element(type, key, (size_t)channel[j] * t + i);
+                    const double p = (double)query[q * CHANNELS + j] *
+                                     element(type, key, (size_t)channel[j] * t + i);
                     dot += p, terms += fabs(p);
                 }
                 assert_true(fabs((double)want[q * t + i] - dot) <= terms * CHANNELS * 0x1p-24);
@@ -93,7 +98,8 @@ static void channel_dot(void **state)
 }
 
 /* Scores of every variant; want from float64 over the same keys. */
-static void block_case(kr_rng *rng, uint32_t heads, uint32_t dim, uint32_t block_tokens, uint64_t tokens, bool adversarial)
+static void block_case(kr_rng *rng, uint32_t heads, uint32_t dim, uint32_t block_tokens, uint64_t tokens,
+                       bool adversarial)
 {
     const uint64_t blocks = tokens / block_tokens + 2, n = heads * blocks; /* one block past the end */
     const size_t elements = (size_t)block_tokens * dim;
@@ -120,12 +126,14 @@ static void block_case(kr_rng *rng, uint32_t heads, uint32_t dim, uint32_t block
                 double dot = 0.0, terms = 0.0;
 
                 for (uint32_t c = 0; c < dim; c++) {
-                    const double p = (double)query[h * dim + c] * element(KR_BF16, key[b], kr_block_key_at(t, c, dim));
+                    const double p = (double)query[h * dim + c] *
+                                     element(KR_BF16, key[b], kr_block_key_at(t, c, dim));
                     dot += p, terms += fabs(p);
                 }
                 best = fmax(best, dot), bound = fmax(bound, terms * (dim + 2) * 0x1p-24);
             }
-            assert_true((double)want[h * blocks + b] == best || fabs((double)want[h * blocks + b] - best) <= bound);
+            assert_true((double)want[h * blocks + b] == best ||
+                        fabs((double)want[h * blocks + b] - best) <= bound);
         }
     a.score = got;
     for (uint32_t v = 0; kr_block_score_variants[v].run != NULL; v++) {

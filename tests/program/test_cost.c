@@ -17,13 +17,26 @@ static kr_method_config native[KR_LAYERS_MAX];
 
 /* The paper's accounting: un-absorbed queries over the link, no scales, no RoPE FLOPs. */
 static const kr_parallel as_paper = {
-    .tp = 1, .ep = 64, .dp = 64, .micro_batches = 1, .placement = KR_PLACE_ALL_ON_NODE,
-    .absorb_on_memory = true, .paper_accounting = true,
-    .activation = KR_BF16, .dispatch = KR_E4M3, .combine = KR_BF16,
+    .tp = 1,
+    .ep = 64,
+    .dp = 64,
+    .micro_batches = 1,
+    .placement = KR_PLACE_ALL_ON_NODE,
+    .absorb_on_memory = true,
+    .paper_accounting = true,
+    .activation = KR_BF16,
+    .dispatch = KR_E4M3,
+    .combine = KR_BF16,
 };
 static const kr_parallel as_served = {
-    .tp = 1, .ep = 64, .dp = 64, .micro_batches = 1, .placement = KR_PLACE_ALL_ON_NODE,
-    .activation = KR_BF16, .dispatch = KR_E4M3, .combine = KR_BF16,
+    .tp = 1,
+    .ep = 64,
+    .dp = 64,
+    .micro_batches = 1,
+    .placement = KR_PLACE_ALL_ON_NODE,
+    .activation = KR_BF16,
+    .dispatch = KR_E4M3,
+    .combine = KR_BF16,
 };
 
 static kr_model load(const char *name)
@@ -217,10 +230,14 @@ static void device_reads(void **state)
         uint64_t context;
         double scan_mb, attend_mb;
     } want[] = {
-        {"deepseek-v3.2", 81000, 632, 144},  {"deepseek-v3.2", 144000, 1124, 144},
-        {"deepseek-v3.2", 1000000, 7808, 144}, {"glm-5.2", 81000, 218, 184},
-        {"glm-5.2", 144000, 387, 184},       {"glm-5.2", 1000000, 2688, 184},
-        {"minimax-m3", 81000, 1182, 239 + 498}, {"minimax-m3", 144000, 2101, 239 + 885},
+        {"deepseek-v3.2", 81000, 632, 144},
+        {"deepseek-v3.2", 144000, 1124, 144},
+        {"deepseek-v3.2", 1000000, 7808, 144},
+        {"glm-5.2", 81000, 218, 184},
+        {"glm-5.2", 144000, 387, 184},
+        {"glm-5.2", 1000000, 2688, 184},
+        {"minimax-m3", 81000, 1182, 239 + 498},
+        {"minimax-m3", 144000, 2101, 239 + 885},
         {"minimax-m3", 1000000, 14592, 239 + 6144},
     };
 
@@ -282,8 +299,7 @@ static void weight_bytes(void **state)
         close_to((double)one.weight_bytes / 1e9, want[i].total_gb, 0.0101);
         close_to((double)(one.weight_bytes - spread.weight_bytes) / 1e9 / 63 * 64, want[i].experts_gb,
                  0.0101);
-        close_to((double)(one.weight_bytes) / 1e9 - want[i].experts_gb, want[i].replicated_gb,
-                 0.0101);
+        close_to((double)(one.weight_bytes) / 1e9 - want[i].experts_gb, want[i].replicated_gb, 0.0101);
     }
 }
 
@@ -340,11 +356,11 @@ static void pages_of_windows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(paper_transfers),  cmocka_unit_test(absorbed_transfers),
+        cmocka_unit_test(paper_transfers),   cmocka_unit_test(absorbed_transfers),
         cmocka_unit_test(paper_intensities), cmocka_unit_test(device_reads),
-        cmocka_unit_test(paper_capacities), cmocka_unit_test(paper_scan_times),
-        cmocka_unit_test(flops_per_token),  cmocka_unit_test(weight_bytes),
-        cmocka_unit_test(page_bytes),       cmocka_unit_test(pages_of_windows),
+        cmocka_unit_test(paper_capacities),  cmocka_unit_test(paper_scan_times),
+        cmocka_unit_test(flops_per_token),   cmocka_unit_test(weight_bytes),
+        cmocka_unit_test(page_bytes),        cmocka_unit_test(pages_of_windows),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

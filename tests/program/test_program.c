@@ -10,15 +10,21 @@
 
 #include <cmocka.h>
 
-#include "program/program.h"
 #include "method/native.h"
+#include "program/program.h"
 
 static kr_arena arena;
 static kr_method_config native[KR_LAYERS_MAX];
 
 static const kr_parallel one_rank = {
-    .tp = 1, .ep = 1, .dp = 1, .micro_batches = 1, .placement = KR_PLACE_ALL_ON_NODE,
-    .activation = KR_BF16, .dispatch = KR_E4M3, .combine = KR_BF16,
+    .tp = 1,
+    .ep = 1,
+    .dp = 1,
+    .micro_batches = 1,
+    .placement = KR_PLACE_ALL_ON_NODE,
+    .activation = KR_BF16,
+    .dispatch = KR_E4M3,
+    .combine = KR_BF16,
 };
 
 static kr_model load(const char *name)
@@ -208,11 +214,14 @@ static void coarse_blocks_alternate(void **state)
 {
     const kr_model m = load("glm-5.2");
     kr_parallel parallel = one_rank;
-    static const struct { kr_op_kind kind; uint32_t layer, micro_batch; } want[] = {
-        {KR_OP_EMBED, 0, 0}, {KR_OP_QKV, 0, 0}, {KR_OP_INDEX_PROJECT, 0, 0}, {KR_OP_Q_UP, 0, 0},
-        {KR_OP_ABSORB, 0, 0}, {KR_OP_EMBED, 0, 1}, {KR_OP_QKV, 0, 1}, {KR_OP_INDEX_PROJECT, 0, 1},
-        {KR_OP_Q_UP, 0, 1}, {KR_OP_ABSORB, 0, 1}, {KR_OP_V_UP, 0, 0}, {KR_OP_O_PROJ, 0, 0},
-        {KR_OP_FFN, 0, 0}, {KR_OP_QKV, 1, 0}, {KR_OP_INDEX_PROJECT, 1, 0}, {KR_OP_Q_UP, 1, 0},
+    static const struct {
+        kr_op_kind kind;
+        uint32_t layer, micro_batch;
+    } want[] = {
+        {KR_OP_EMBED, 0, 0},  {KR_OP_QKV, 0, 0},    {KR_OP_INDEX_PROJECT, 0, 0}, {KR_OP_Q_UP, 0, 0},
+        {KR_OP_ABSORB, 0, 0}, {KR_OP_EMBED, 0, 1},  {KR_OP_QKV, 0, 1},           {KR_OP_INDEX_PROJECT, 0, 1},
+        {KR_OP_Q_UP, 0, 1},   {KR_OP_ABSORB, 0, 1}, {KR_OP_V_UP, 0, 0},          {KR_OP_O_PROJ, 0, 0},
+        {KR_OP_FFN, 0, 0},    {KR_OP_QKV, 1, 0},    {KR_OP_INDEX_PROJECT, 1, 0}, {KR_OP_Q_UP, 1, 0},
         {KR_OP_ABSORB, 1, 0}, {KR_OP_V_UP, 0, 1},
     };
     kr_program p;
@@ -275,8 +284,10 @@ static void impossible_configurations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_combination_is_sound), cmocka_unit_test(index_goes_first),
-        cmocka_unit_test(placements),                 cmocka_unit_test(coarse_blocks_alternate),
+        cmocka_unit_test(every_combination_is_sound),
+        cmocka_unit_test(index_goes_first),
+        cmocka_unit_test(placements),
+        cmocka_unit_test(coarse_blocks_alternate),
         cmocka_unit_test(impossible_configurations),
     };
 

@@ -14,8 +14,8 @@
 #include "base/rng.h"
 #include "program/record.h"
 
-#define HEAD                                                                                \
-    "{\"karat_run\":1,\"policy\":1,\"program_digest\":\"00000000000000ff\",\"workers\":3,"    \
+#define HEAD                                                                               \
+    "{\"karat_run\":1,\"policy\":1,\"program_digest\":\"00000000000000ff\",\"workers\":3," \
     "\"steps\":2,\"micro_batches\":2}\n"
 #define EVENT "{\"t\":5,\"step\":0,\"op\":7,\"worker\":2,\"what\":2}\n"
 
@@ -23,8 +23,8 @@ static void round_trip(void **state)
 {
     enum { EVENTS = 3000 };
     static kr_run_event written[EVENTS];
-    const kr_run_header header = {.policy = 1, .workers = 5, .steps = 9, .micro_batches = 2,
-                                  .program_digest = 0xfedcba9876543210u};
+    const kr_run_header header = {
+        .policy = 1, .workers = 5, .steps = 9, .micro_batches = 2, .program_digest = 0xfedcba9876543210u};
     kr_rng rng = kr_rng_make(1, 3);
     char path[] = "/tmp/karat-run-XXXXXX";
     FILE *file = fdopen(mkstemp(path), "w");
@@ -36,7 +36,8 @@ static void round_trip(void **state)
     (void)state;
     for (uint32_t i = 0; i < EVENTS; i++)
         written[i] = (kr_run_event){.time_ns = (i == 0 ? 0 : written[i - 1].time_ns) + kr_rng_below(&rng, 9),
-                                    .step = i / 400, .op = (uint32_t)kr_rng_below(&rng, UINT32_MAX - 1),
+                                    .step = i / 400,
+                                    .op = (uint32_t)kr_rng_below(&rng, UINT32_MAX - 1),
                                     .worker = (uint16_t)kr_rng_below(&rng, 5),
                                     .what = (uint16_t)(1 + kr_rng_below(&rng, 3))};
     assert_non_null(file);

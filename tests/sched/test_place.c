@@ -179,8 +179,8 @@ static void queues_drain(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_small_pool),     cmocka_unit_test(refuses_what_can_never_fit),
-        cmocka_unit_test(nobody_overtakes),     cmocka_unit_test(next_turn_stays_home),
+        cmocka_unit_test(every_small_pool), cmocka_unit_test(refuses_what_can_never_fit),
+        cmocka_unit_test(nobody_overtakes), cmocka_unit_test(next_turn_stays_home),
         cmocka_unit_test(queues_drain),
     };
 

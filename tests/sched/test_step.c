@@ -26,15 +26,9 @@ typedef struct {
     bool busy[WORKERS];
 } timing;
 
-static const timing *of(const kr_port *port)
-{
-    return port->context;
-}
+static const timing *of(const kr_port *port) { return port->context; }
 
-static kr_resource resource_of(uint32_t worker)
-{
-    return worker == 0 ? KR_ON_COMPUTE : KR_ON_DEVICE;
-}
+static kr_resource resource_of(uint32_t worker) { return worker == 0 ? KR_ON_COMPUTE : KR_ON_DEVICE; }
 
 static uint32_t first_not_started(const timing *t, uint32_t worker, uint32_t micro_batch)
 {
@@ -60,35 +54,17 @@ static uint32_t static_next(const kr_port *p, uint32_t worker)
     return first_not_started(of(p), worker, UINT32_MAX);
 }
 
-static kr_op_state op_state(const kr_port *p, uint32_t op)
-{
-    return of(p)->state[op];
-}
+static kr_op_state op_state(const kr_port *p, uint32_t op) { return of(p)->state[op]; }
 
-static kr_op_kind op_kind(const kr_port *p, uint32_t op)
-{
-    return (kr_op_kind)of(p)->program->ops[op].kind;
-}
+static kr_op_kind op_kind(const kr_port *p, uint32_t op) { return (kr_op_kind)of(p)->program->ops[op].kind; }
 
-static uint32_t op_layer(const kr_port *p, uint32_t op)
-{
-    return of(p)->program->ops[op].layer;
-}
+static uint32_t op_layer(const kr_port *p, uint32_t op) { return of(p)->program->ops[op].layer; }
 
-static uint32_t op_micro_batch(const kr_port *p, uint32_t op)
-{
-    return of(p)->program->ops[op].micro_batch;
-}
+static uint32_t op_micro_batch(const kr_port *p, uint32_t op) { return of(p)->program->ops[op].micro_batch; }
 
-static bool idle(const kr_port *p, uint32_t worker)
-{
-    return !of(p)->busy[worker];
-}
+static bool idle(const kr_port *p, uint32_t worker) { return !of(p)->busy[worker]; }
 
-static uint32_t micro_batches(const kr_port *p)
-{
-    return of(p)->program->parallel.micro_batches;
-}
+static uint32_t micro_batches(const kr_port *p) { return of(p)->program->parallel.micro_batches; }
 
 static kr_op_kind waits_for(const kr_port *p, uint32_t number)
 {
@@ -160,9 +136,16 @@ static uint32_t run(timing *t, const kr_program *program, const uint32_t *durati
     memset(t, 0, sizeof *t);
     t->program = program;
     t->duration = duration;
-    t->port = (kr_port){.context = t, .queue_head = queue_head, .op_state = op_state, .op_kind = op_kind,
-                        .op_layer = op_layer, .op_micro_batch = op_micro_batch, .static_next = static_next,
-                        .idle = idle, .waits_for = waits_for, .micro_batches = micro_batches};
+    t->port = (kr_port){.context = t,
+                        .queue_head = queue_head,
+                        .op_state = op_state,
+                        .op_kind = op_kind,
+                        .op_layer = op_layer,
+                        .op_micro_batch = op_micro_batch,
+                        .static_next = static_next,
+                        .idle = idle,
+                        .waits_for = waits_for,
+                        .micro_batches = micro_batches};
     assert_true(program->count <= OPS_MAX);
     for (;;) {
         uint32_t next = UINT32_MAX, done = 0;
@@ -189,20 +172,49 @@ static kr_program program;
 static int setup(void **state)
 {
     kr_method_config configs[KR_LAYERS_MAX] = {0};
-    const kr_parallel parallel = {.tp = 1, .ep = 4, .dp = 4, .micro_batches = 2,
-                                  .placement = KR_PLACE_ALL_ON_NODE, .activation = KR_BF16,
-                                  .dispatch = KR_BF16, .combine = KR_BF16};
+    const kr_parallel parallel = {.tp = 1,
+                                  .ep = 4,
+                                  .dp = 4,
+                                  .micro_batches = 2,
+                                  .placement = KR_PLACE_ALL_ON_NODE,
+                                  .activation = KR_BF16,
+                                  .dispatch = KR_BF16,
+                                  .combine = KR_BF16};
     kr_err err;
 
     (void)state;
     model = (kr_model){
-        .name = "tiny", .family = KR_FAMILY_MINIMAX_M3, .layers = 2, .hidden = 64, .vocab = 100,
-        .context = 4096, .heads = 4, .kv_heads = 2, .head_dim = 16, .value_dim = 16, .softmax_scale = 0.25,
-        .indexer = KR_INDEXER_BLOCK, .index_heads = 2, .index_dim = 16, .index_topk = 2, .index_block = 16,
-        .ffn_width = 64, .moe = {.experts = 8, .active = 2, .shared = 1, .width = 32, .shared_width = 32,
-                                 .groups = 1, .groups_kept = 1, .routed_scale = 1.0},
-        .norm_eps = 1e-6, .embed_scale = 1.0, .kv_dtype = KR_BF16, .index_dtype = KR_BF16,
-        .weight_bytes_dense = 2.0, .weight_bytes_experts = 2.0,
+        .name = "tiny",
+        .family = KR_FAMILY_MINIMAX_M3,
+        .layers = 2,
+        .hidden = 64,
+        .vocab = 100,
+        .context = 4096,
+        .heads = 4,
+        .kv_heads = 2,
+        .head_dim = 16,
+        .value_dim = 16,
+        .softmax_scale = 0.25,
+        .indexer = KR_INDEXER_BLOCK,
+        .index_heads = 2,
+        .index_dim = 16,
+        .index_topk = 2,
+        .index_block = 16,
+        .ffn_width = 64,
+        .moe = {.experts = 8,
+                .active = 2,
+                .shared = 1,
+                .width = 32,
+                .shared_width = 32,
+                .groups = 1,
+                .groups_kept = 1,
+                .routed_scale = 1.0},
+        .norm_eps = 1e-6,
+        .embed_scale = 1.0,
+        .kv_dtype = KR_BF16,
+        .index_dtype = KR_BF16,
+        .weight_bytes_dense = 2.0,
+        .weight_bytes_experts = 2.0,
     };
     for (uint32_t l = 0; l < model.layers; l++) {
         model.layer[l] = (kr_layer){.ffn = KR_FFN_MOE, .indexed = true, .index_owner = (uint16_t)l};
@@ -243,8 +255,8 @@ static void scms_is_static(void **state)
 static void ofms_fills_the_wait(void **state)
 {
     const uint32_t duration[KR_OP_KINDS] = {
-        [KR_OP_QKV] = 2, [KR_OP_ATTEND] = 3, [KR_OP_O_PROJ] = 2, [KR_OP_EXPERTS] = 3,
-        [KR_OP_DISPATCH] = 4, [KR_OP_COMBINE] = 6,
+        [KR_OP_QKV] = 2,     [KR_OP_ATTEND] = 3,   [KR_OP_O_PROJ] = 2,
+        [KR_OP_EXPERTS] = 3, [KR_OP_DISPATCH] = 4, [KR_OP_COMBINE] = 6,
     };
     timing scms, ofms;
 
@@ -257,8 +269,8 @@ static void ofms_fills_the_wait(void **state)
 static void ofms_falls_back(void **state)
 {
     const uint32_t duration[KR_OP_KINDS] = {
-        [KR_OP_QKV] = 2, [KR_OP_ATTEND] = 60, [KR_OP_O_PROJ] = 2, [KR_OP_EXPERTS] = 3,
-        [KR_OP_DISPATCH] = 4, [KR_OP_COMBINE] = 6,
+        [KR_OP_QKV] = 2,     [KR_OP_ATTEND] = 60,  [KR_OP_O_PROJ] = 2,
+        [KR_OP_EXPERTS] = 3, [KR_OP_DISPATCH] = 4, [KR_OP_COMBINE] = 6,
     };
     timing scms, ofms;
 
@@ -271,8 +283,8 @@ static void ofms_falls_back(void **state)
 /* Every assignment of four lengths to the six ops that matter. */
 static void all_small_timings(void **state)
 {
-    static const kr_op_kind varied[] = {KR_OP_QKV, KR_OP_ATTEND, KR_OP_O_PROJ, KR_OP_EXPERTS,
-                                        KR_OP_DISPATCH, KR_OP_COMBINE};
+    static const kr_op_kind varied[] = {KR_OP_QKV,     KR_OP_ATTEND,   KR_OP_O_PROJ,
+                                        KR_OP_EXPERTS, KR_OP_DISPATCH, KR_OP_COMBINE};
     static const uint32_t length[] = {1, 2, 4, 9};
     uint32_t better = 0, equal = 0, worse = 0;
     double best = 1.0, worst = 1.0;
@@ -308,8 +320,8 @@ static void all_small_timings(void **state)
 static void ofms_can_be_later(void **state)
 {
     const uint32_t duration[KR_OP_KINDS] = {
-        [KR_OP_QKV] = 1, [KR_OP_ATTEND] = 9, [KR_OP_O_PROJ] = 9, [KR_OP_EXPERTS] = 1,
-        [KR_OP_DISPATCH] = 1, [KR_OP_COMBINE] = 1,
+        [KR_OP_QKV] = 1,     [KR_OP_ATTEND] = 9,   [KR_OP_O_PROJ] = 9,
+        [KR_OP_EXPERTS] = 1, [KR_OP_DISPATCH] = 1, [KR_OP_COMBINE] = 1,
     };
     timing t;
 
@@ -321,10 +333,8 @@ static void ofms_can_be_later(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(scms_is_static),
-        cmocka_unit_test(ofms_fills_the_wait),
-        cmocka_unit_test(ofms_falls_back),
-        cmocka_unit_test(all_small_timings),
+        cmocka_unit_test(scms_is_static),    cmocka_unit_test(ofms_fills_the_wait),
+        cmocka_unit_test(ofms_falls_back),   cmocka_unit_test(all_small_timings),
         cmocka_unit_test(ofms_can_be_later),
     };
 

@@ -22,45 +22,30 @@ typedef struct {
     uint32_t devices, runs, waits, rows_max, micro_batches;
 } world;
 
-static uint32_t world_devices(const kr_port *p)
-{
-    return ((const world *)p->context)->devices;
-}
+static uint32_t world_devices(const kr_port *p) { return ((const world *)p->context)->devices; }
 
 static kr_device_view world_device(const kr_port *p, uint32_t d)
 {
     return ((const world *)p->context)->device[d];
 }
 
-static uint32_t world_runs(const kr_port *p)
-{
-    return ((const world *)p->context)->runs;
-}
+static uint32_t world_runs(const kr_port *p) { return ((const world *)p->context)->runs; }
 
 static kr_request_view world_running(const kr_port *p, uint32_t i)
 {
     return ((const world *)p->context)->running[i];
 }
 
-static uint32_t world_waits(const kr_port *p)
-{
-    return ((const world *)p->context)->waits;
-}
+static uint32_t world_waits(const kr_port *p) { return ((const world *)p->context)->waits; }
 
 static kr_request_view world_waiting(const kr_port *p, uint32_t i)
 {
     return ((const world *)p->context)->waiting[i];
 }
 
-static uint32_t world_rows_max(const kr_port *p)
-{
-    return ((const world *)p->context)->rows_max;
-}
+static uint32_t world_rows_max(const kr_port *p) { return ((const world *)p->context)->rows_max; }
 
-static uint32_t world_micro_batches(const kr_port *p)
-{
-    return ((const world *)p->context)->micro_batches;
-}
+static uint32_t world_micro_batches(const kr_port *p) { return ((const world *)p->context)->micro_batches; }
 
 static uint64_t world_pages_for(const kr_port *p, uint64_t tokens)
 {
@@ -77,16 +62,26 @@ static inline void world_init(world *w, uint32_t devices)
     for (uint32_t d = 0; d < devices; d++)
         w->device[d].up = true;
     w->port = (kr_port){
-        .context = w, .device_count = world_devices, .device = world_device, .running_count = world_runs,
-        .running = world_running, .waiting_count = world_waits, .waiting = world_waiting,
-        .pages_for = world_pages_for, .rows_max = world_rows_max, .micro_batches = world_micro_batches,
+        .context = w,
+        .device_count = world_devices,
+        .device = world_device,
+        .running_count = world_runs,
+        .running = world_running,
+        .waiting_count = world_waits,
+        .waiting = world_waiting,
+        .pages_for = world_pages_for,
+        .rows_max = world_rows_max,
+        .micro_batches = world_micro_batches,
     };
 }
 
 static inline kr_request_view world_request(uint64_t id, uint64_t tokens)
 {
-    return (kr_request_view){.id = id, .prompt_tokens = tokens, .device = KR_NO_DEVICE,
-                             .prefix_device = KR_NO_DEVICE, .micro_batch = UINT32_MAX};
+    return (kr_request_view){.id = id,
+                             .prompt_tokens = tokens,
+                             .device = KR_NO_DEVICE,
+                             .prefix_device = KR_NO_DEVICE,
+                             .micro_batch = UINT32_MAX};
 }
 
 #endif

@@ -33,13 +33,18 @@ static void simulate(tiny *t, kr_step_policy policy)
     const kr_sim_session session = {.id = 1, .turn = turn, .turns = 2};
     const kr_sim_workload workload = {.session = &session, .sessions = 1};
     const kr_device_model compute = tiny_device("compute"), memory = tiny_device("memory");
-    const kr_sim_hardware hardware = {.compute = &compute, .memory = &memory, .devices = 2,
-                                      .devices_per_node = 2};
-    const kr_sim_options options = {.policy = policy, .rebalance = true, .sessions = 6, .seed = 4,
-                                    .steps_max = 20};
+    const kr_sim_hardware hardware = {
+        .compute = &compute, .memory = &memory, .devices = 2, .devices_per_node = 2};
+    const kr_sim_options options = {
+        .policy = policy, .rebalance = true, .sessions = 6, .seed = 4, .steps_max = 20};
     const kr_sim_watch watch = {.context = &recorded, .event = record};
-    const kr_parallel parallel = {.tp = 1, .ep = 2, .dp = 2, .micro_batches = 2, .activation = KR_BF16,
-                                  .dispatch = KR_E4M3, .combine = KR_BF16};
+    const kr_parallel parallel = {.tp = 1,
+                                  .ep = 2,
+                                  .dp = 2,
+                                  .micro_batches = 2,
+                                  .activation = KR_BF16,
+                                  .dispatch = KR_E4M3,
+                                  .combine = KR_BF16};
     kr_rng rng = kr_rng_make(9, 9);
     kr_model model = tiny_model(&rng);
     kr_sim_result result;
@@ -55,7 +60,10 @@ static void simulate(tiny *t, kr_step_policy policy)
 
 static kr_run_header header_of(const tiny *t, kr_step_policy policy)
 {
-    return (kr_run_header){.policy = (uint32_t)policy, .workers = 2, .steps = 20, .micro_batches = 2,
+    return (kr_run_header){.policy = (uint32_t)policy,
+                           .workers = 2,
+                           .steps = 20,
+                           .micro_batches = 2,
                            .program_digest = kr_program_digest(&t->program)};
 }
 

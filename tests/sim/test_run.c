@@ -25,7 +25,8 @@ static void random_workload(workload *w, kr_rng *rng, uint64_t context_max)
             const uint64_t context = kr_rng_below(rng, context_max);
 
             w->turn[s][t] = (kr_sim_turn){
-                .context_tokens = context, .new_tokens = kr_rng_below(rng, context + 1),
+                .context_tokens = context,
+                .new_tokens = kr_rng_below(rng, context + 1),
                 .output_tokens = 1 + kr_rng_below(rng, 20),
                 .think_ns = kr_rng_below(rng, 2) ? 0 : kr_rng_below(rng, 1u << 22),
             };
@@ -59,10 +60,14 @@ static void see_step(void *context, const kr_sim_step_view *v)
 static kr_sim_options random_options(kr_rng *rng)
 {
     return (kr_sim_options){
-        .policy = (kr_step_policy)kr_rng_below(rng, 2), .rebalance = kr_rng_below(rng, 2),
-        .expanded = kr_rng_below(rng, 2), .sessions = 1 + (uint32_t)kr_rng_below(rng, 40),
+        .policy = (kr_step_policy)kr_rng_below(rng, 2),
+        .rebalance = kr_rng_below(rng, 2),
+        .expanded = kr_rng_below(rng, 2),
+        .sessions = 1 + (uint32_t)kr_rng_below(rng, 40),
         .rows_max = kr_rng_below(rng, 3) ? 0 : 1 + (uint32_t)kr_rng_below(rng, 10),
-        .first_turns = kr_rng_below(rng, 2), .seed = kr_rng_next(rng), .steps_max = 1 + kr_rng_below(rng, 60),
+        .first_turns = kr_rng_below(rng, 2),
+        .seed = kr_rng_next(rng),
+        .steps_max = 1 + kr_rng_below(rng, 60),
         .warmup_percent = (uint32_t)kr_rng_below(rng, 60),
     };
 }
@@ -109,7 +114,8 @@ static void random_configurations(void **state)
         const bool remote = parallel.placement != KR_PLACE_ALL_ON_COMPUTE;
         kr_device_model compute = tiny_device("compute"), memory = tiny_device("memory");
         kr_sim_options options = random_options(&rng);
-        kr_sim_hardware hardware = {.compute = &compute, .memory = remote ? &memory : NULL,
+        kr_sim_hardware hardware = {.compute = &compute,
+                                    .memory = remote ? &memory : NULL,
                                     .devices = devices,
                                     .devices_per_node = 1 + (uint32_t)kr_rng_below(&rng, 3)};
         seen first = {0}, second = {0};
@@ -122,7 +128,7 @@ static void random_configurations(void **state)
         if (kr_rng_below(&rng, 4) == 0)
             memory.link_latency_s = memory.fixed_s = compute.fixed_s = 0.0;
         if (kr_rng_below(&rng, 8) == 0)
-            memory.fixed_s = 3.0; /* an op of three seconds */
+            memory.fixed_s = 3.0;       /* an op of three seconds */
         if (kr_rng_below(&rng, 3) == 0) /* a pool that some sessions, or all, do not fit */
             memory.memory_bytes = compute.memory_bytes = 1e6 * (1 + (double)kr_rng_below(&rng, 10));
         if (kr_rng_below(&rng, 3) == 0)
@@ -168,8 +174,13 @@ static void build_placed(system_under_test *s, kr_placement placement, uint32_t 
 {
     kr_rng rng = kr_rng_make(9, 9);
     kr_model model = tiny_model(&rng);
-    const kr_parallel parallel = {.tp = 1, .ep = 2, .dp = ranks, .micro_batches = micro_batches,
-                                  .placement = placement, .activation = KR_BF16, .dispatch = KR_E4M3,
+    const kr_parallel parallel = {.tp = 1,
+                                  .ep = 2,
+                                  .dp = ranks,
+                                  .micro_batches = micro_batches,
+                                  .placement = placement,
+                                  .activation = KR_BF16,
+                                  .dispatch = KR_E4M3,
                                   .combine = KR_BF16};
 
     model.layers = 3;
@@ -178,10 +189,10 @@ static void build_placed(system_under_test *s, kr_placement placement, uint32_t 
     tiny_build(&s->t, &model, &parallel);
     s->compute = tiny_device("compute");
     s->memory = tiny_device("memory");
-    s->hardware = (kr_sim_hardware){.compute = &s->compute, .memory = &s->memory, .devices = devices,
-                                    .devices_per_node = devices};
-    s->options = (kr_sim_options){.policy = KR_POLICY_OFMS, .rebalance = true, .sessions = 8, .seed = 1,
-                                  .steps_max = 50};
+    s->hardware = (kr_sim_hardware){
+        .compute = &s->compute, .memory = &s->memory, .devices = devices, .devices_per_node = devices};
+    s->options = (kr_sim_options){
+        .policy = KR_POLICY_OFMS, .rebalance = true, .sessions = 8, .seed = 1, .steps_max = 50};
 }
 
 static void build_system(system_under_test *s, uint32_t ranks, uint32_t devices, uint32_t micro_batches)
@@ -405,7 +416,9 @@ static void ingest_is_m_d_1(void **state)
         assert_int_equal(kr_program_memory(&s.t.program, 1 << 20, 1, &plan, &err), KR_OK);
         for (int i = 0; i < TEMPLATES; i++) {
             for (int t = 0; t < TURNS; t++)
-                turn[i][t] = (kr_sim_turn){.context_tokens = 100, .new_tokens = 100, .output_tokens = 1,
+                turn[i][t] = (kr_sim_turn){.context_tokens = 100,
+                                           .new_tokens = 100,
+                                           .output_tokens = 1,
                                            .think_ns = (uint64_t)(-log(1.0 - kr_rng_unit(&rng)) * think_ns)};
             session[i] = (kr_sim_session){.id = (uint64_t)i, .turn = turn[i], .turns = TURNS};
         }

@@ -31,15 +31,9 @@ static double constant(int step)
     return 1000.0;
 }
 
-static double fading(int step)
-{
-    return 1000.0 - 600.0 * exp(-step / 60.0);
-}
+static double fading(int step) { return 1000.0 - 600.0 * exp(-step / 60.0); }
 
-static double rising(int step)
-{
-    return 1000.0 + 0.2 * step;
-}
+static double rising(int step) { return 1000.0 + 0.2 * step; }
 
 static void known_series(void **state)
 {

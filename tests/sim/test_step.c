@@ -41,9 +41,9 @@ typedef struct {
     const kr_step_shape *shape;
     const kr_step_times *times;
     kr_step_policy policy;
-    bool *started, *ended;  /* [ops][tasks] */
-    uint64_t *end;          /* [ops][tasks] */
-    uint32_t tasks;         /* largest number of tasks of an op: all places and the network */
+    bool *started, *ended; /* [ops][tasks] */
+    uint64_t *end;         /* [ops][tasks] */
+    uint32_t tasks;        /* largest number of tasks of an op: all places and the network */
     uint64_t now;
     trace *trace;
 } reference;
@@ -56,10 +56,18 @@ static void tasks_in(const reference *r, uint32_t op, uint32_t cell, uint32_t *f
 
     *count = s->devices;
     switch (r->program->ops[op].resource) {
-    case KR_ON_COMPUTE: *first = cell * per_cell, *count = s->ranks; break;
-    case KR_ON_DEVICE: *first = cell * per_cell + s->ranks; break;
-    case KR_ON_LINK: *first = workers + cell * s->devices; break;
-    default: *first = workers + s->cells * s->devices, *count = 1; break;
+    case KR_ON_COMPUTE:
+        *first = cell * per_cell, *count = s->ranks;
+        break;
+    case KR_ON_DEVICE:
+        *first = cell * per_cell + s->ranks;
+        break;
+    case KR_ON_LINK:
+        *first = workers + cell * s->devices;
+        break;
+    default:
+        *first = workers + s->cells * s->devices, *count = 1;
+        break;
     }
 }
 
@@ -115,7 +123,9 @@ static bool finish_all(reference *r)
             const size_t i = (size_t)op * r->tasks + t;
 
             if (r->started[i] && !r->ended[i] && r->end[i] <= r->now) {
-                const kr_run_event e = {.time_ns = r->now, .op = op, .worker = (uint16_t)t,
+                const kr_run_event e = {.time_ns = r->now,
+                                        .op = op,
+                                        .worker = (uint16_t)t,
                                         .what = t < workers ? KR_RUN_DONE : KR_RUN_ARRIVED};
 
                 r->ended[i] = true;
@@ -223,8 +233,8 @@ static bool start_workers(reference *r)
     for (uint32_t t = 0; t < r->shape->cells * per_cell; t++) {
         const uint32_t cell = t / per_cell, place = t % per_cell;
         const bool compute = place < r->shape->ranks;
-        const uint32_t instance =
-            compute ? cell * r->shape->ranks + place : cell * r->shape->devices + place - r->shape->ranks;
+        const uint32_t instance = compute ? cell * r->shape->ranks + place
+                                          : cell * r->shape->devices + place - r->shape->ranks;
         bool busy = false;
         uint32_t op;
 
@@ -293,15 +303,22 @@ static void compare(kr_rng *rng, uint32_t round)
     for (uint32_t i = 0; i < t.program.count; i++)
         price[i] = t.program.ops[i].kind;
     times = (kr_step_times){
-        .price = price, .prices = KR_OP_KINDS, .link_latency_ns = kr_rng_below(rng, 3),
+        .price = price,
+        .prices = KR_OP_KINDS,
+        .link_latency_ns = kr_rng_below(rng, 3),
         .compute = random_table(rng, shape.cells * shape.ranks, &t.program),
         .device = random_table(rng, shape.cells * shape.devices, &t.program),
         .link = random_table(rng, shape.cells * shape.devices, &t.program),
         .all_to_all = random_table(rng, 1, &t.program),
     };
     assert_int_equal(kr_step_create(&step, &t.program, &shape, &err), KR_OK);
-    reference r = {.program = &t.program, .shape = &shape, .times = &times, .policy = policy, .trace = &want,
-                   .tasks = shape.cells * (shape.ranks + 2 * shape.devices) + 1, .now = 1000};
+    reference r = {.program = &t.program,
+                   .shape = &shape,
+                   .times = &times,
+                   .policy = policy,
+                   .trace = &want,
+                   .tasks = shape.cells * (shape.ranks + 2 * shape.devices) + 1,
+                   .now = 1000};
     r.started = calloc((size_t)t.program.count * r.tasks, 1);
     r.ended = calloc((size_t)t.program.count * r.tasks, 1);
     r.end = calloc((size_t)t.program.count * r.tasks, sizeof *r.end);
@@ -342,8 +359,13 @@ static void equals_the_reference(void **state)
 static uint64_t pipeline(uint32_t layers, uint32_t micro_batches, uint64_t c, uint64_t d)
 {
     const kr_step_shape shape = {.cells = 1, .ranks = 1, .devices = 1};
-    kr_parallel parallel = {.tp = 1, .ep = 1, .dp = 1, .micro_batches = micro_batches, .activation = KR_BF16,
-                            .dispatch = KR_BF16, .combine = KR_BF16};
+    kr_parallel parallel = {.tp = 1,
+                            .ep = 1,
+                            .dp = 1,
+                            .micro_batches = micro_batches,
+                            .activation = KR_BF16,
+                            .dispatch = KR_BF16,
+                            .combine = KR_BF16};
     enum { TABLE = KR_MICRO_BATCHES_MAX * KR_OP_KINDS };
     uint64_t zero[TABLE] = {0}, compute[TABLE] = {0}, device[TABLE] = {0}, end;
     uint32_t price[2048];
@@ -364,8 +386,12 @@ static uint64_t pipeline(uint32_t layers, uint32_t micro_batches, uint64_t c, ui
         compute[m * KR_OP_KINDS + KR_OP_O_PROJ] = c;
         device[m * KR_OP_KINDS + KR_OP_ATTEND] = d;
     }
-    const kr_step_times times = {.price = price, .prices = KR_OP_KINDS, .compute = compute, .device = device,
-                                 .link = zero, .all_to_all = zero};
+    const kr_step_times times = {.price = price,
+                                 .prices = KR_OP_KINDS,
+                                 .compute = compute,
+                                 .device = device,
+                                 .link = zero,
+                                 .all_to_all = zero};
     assert_int_equal(kr_step_create(&step, &t.program, &shape, &err), KR_OK);
     end = kr_step_run(step, &times, KR_POLICY_SCMS, 0, 0, NULL, &sums);
     assert_int_equal(sums.busy_ns[KR_ON_COMPUTE], layers * micro_batches * c);
@@ -402,8 +428,13 @@ static void shapes_are_checked(void **state)
 {
     kr_rng rng = kr_rng_make(1, 2);
     const kr_model model = tiny_model(&rng);
-    const kr_parallel parallel = {.tp = 1, .ep = 1, .dp = 1, .micro_batches = 1, .activation = KR_BF16,
-                                  .dispatch = KR_BF16, .combine = KR_BF16};
+    const kr_parallel parallel = {.tp = 1,
+                                  .ep = 1,
+                                  .dp = 1,
+                                  .micro_batches = 1,
+                                  .activation = KR_BF16,
+                                  .dispatch = KR_BF16,
+                                  .combine = KR_BF16};
     const kr_step_shape bad[] = {{0, 1, 1}, {1, 0, 1}, {1, 1, 0}, {1, 1, 70000}};
     kr_step *step = NULL;
     kr_err err;

@@ -24,19 +24,43 @@ typedef struct {
 static inline kr_model tiny_model(kr_rng *rng)
 {
     kr_model m = {
-        .name = "tiny", .family = KR_FAMILY_MINIMAX_M3, .layers = 1 + (uint32_t)kr_rng_below(rng, 4),
-        .hidden = 64, .vocab = 100, .context = 1 << 20, .heads = 4, .kv_heads = 2, .head_dim = 16,
-        .value_dim = 16, .softmax_scale = 0.25, .indexer = KR_INDEXER_BLOCK, .index_heads = 2,
-        .index_dim = 16, .index_topk = 4, .index_block = 16, .ffn_width = 64,
-        .moe = {.experts = 8, .active = 2, .shared = 1, .width = 32, .shared_width = 32, .groups = 1,
-                .groups_kept = 1, .routed_scale = 1.0},
-        .norm_eps = 1e-6, .embed_scale = 1.0, .kv_dtype = KR_BF16, .index_dtype = KR_BF16,
-        .weight_bytes_dense = 2.0, .weight_bytes_experts = 2.0,
+        .name = "tiny",
+        .family = KR_FAMILY_MINIMAX_M3,
+        .layers = 1 + (uint32_t)kr_rng_below(rng, 4),
+        .hidden = 64,
+        .vocab = 100,
+        .context = 1 << 20,
+        .heads = 4,
+        .kv_heads = 2,
+        .head_dim = 16,
+        .value_dim = 16,
+        .softmax_scale = 0.25,
+        .indexer = KR_INDEXER_BLOCK,
+        .index_heads = 2,
+        .index_dim = 16,
+        .index_topk = 4,
+        .index_block = 16,
+        .ffn_width = 64,
+        .moe = {.experts = 8,
+                .active = 2,
+                .shared = 1,
+                .width = 32,
+                .shared_width = 32,
+                .groups = 1,
+                .groups_kept = 1,
+                .routed_scale = 1.0},
+        .norm_eps = 1e-6,
+        .embed_scale = 1.0,
+        .kv_dtype = KR_BF16,
+        .index_dtype = KR_BF16,
+        .weight_bytes_dense = 2.0,
+        .weight_bytes_experts = 2.0,
     };
 
     for (uint32_t l = 0; l < m.layers; l++)
         m.layer[l] = (kr_layer){.ffn = kr_rng_below(rng, 3) == 0 ? KR_FFN_DENSE : KR_FFN_MOE,
-                                .indexed = kr_rng_below(rng, 3) != 0, .index_owner = (uint16_t)l};
+                                .indexed = kr_rng_below(rng, 3) != 0,
+                                .index_owner = (uint16_t)l};
     return m;
 }
 
@@ -53,26 +77,35 @@ static inline void tiny_build(tiny *t, const kr_model *model, const kr_parallel 
         fail_msg("%s", err.text);
 }
 
-static inline void tiny_free(tiny *t)
-{
-    kr_arena_free(&t->arena);
-}
+static inline void tiny_free(tiny *t) { kr_arena_free(&t->arena); }
 
 static inline kr_parallel tiny_parallel(kr_rng *rng, uint32_t ranks)
 {
     return (kr_parallel){
-        .tp = 1, .ep = kr_rng_below(rng, 2) ? 2 : 1, .dp = ranks,
-        .micro_batches = 1 + (uint32_t)kr_rng_below(rng, 3), .placement = (kr_placement)kr_rng_below(rng, 3),
-        .activation = KR_BF16, .dispatch = KR_E4M3, .combine = KR_BF16,
+        .tp = 1,
+        .ep = kr_rng_below(rng, 2) ? 2 : 1,
+        .dp = ranks,
+        .micro_batches = 1 + (uint32_t)kr_rng_below(rng, 3),
+        .placement = (kr_placement)kr_rng_below(rng, 3),
+        .activation = KR_BF16,
+        .dispatch = KR_E4M3,
+        .combine = KR_BF16,
     };
 }
 
 static inline kr_device_model tiny_device(const char *name)
 {
     kr_device_model d = {
-        .flops_f32 = 1e12, .flops_bf16 = 4e12, .memory_bytes_per_s = 1e11, .memory_bytes = 1e9,
-        .link_bytes_per_s = 1e9, .link_latency_s = 1e-6, .fixed_s = 1e-6, .flops_efficiency = 1.0,
-        .memory_efficiency = 1.0, .tdp_w = 100.0,
+        .flops_f32 = 1e12,
+        .flops_bf16 = 4e12,
+        .memory_bytes_per_s = 1e11,
+        .memory_bytes = 1e9,
+        .link_bytes_per_s = 1e9,
+        .link_latency_s = 1e-6,
+        .fixed_s = 1e-6,
+        .flops_efficiency = 1.0,
+        .memory_efficiency = 1.0,
+        .tdp_w = 100.0,
     };
 
     snprintf(d.name, sizeof d.name, "%s", name);

@@ -52,8 +52,8 @@ static int argmax(const float *x, int n)
     return best;
 }
 
-static void feed(struct llama_context *ctx, struct llama_batch *batch, const llama_token *ids, int from, int count,
-                 int last_wants_logits)
+static void feed(struct llama_context *ctx, struct llama_batch *batch, const llama_token *ids, int from,
+                 int count, int last_wants_logits)
 {
     batch->n_tokens = count;
     for (int i = 0; i < count; i++) {

@@ -11,7 +11,8 @@ enum { HEADS = 4, AHEAD = 2048 };
 
 /* Adds one pair of dims of 16 tokens to chain k of each head. */
 static inline __attribute__((always_inline)) void add_pair(const uint32_t *query, uint32_t pairs, int H,
-                                                            const uint16_t *at, __m512 chain[HEADS][2], uint32_t k)
+                                                           const uint16_t *at, __m512 chain[HEADS][2],
+                                                           uint32_t k)
 {
     const __m512bh key = (__m512bh)_mm512_loadu_si512(at);
 
@@ -27,7 +28,7 @@ static inline __attribute__((always_inline)) void add_pair(const uint32_t *query
 /* Dots of H heads with a tile's 16 tokens. Even and odd pairs go to chains of their own: 8 chains hide
  * the latency of the dot with one stream of keys, which is what the hardware prefetcher likes. */
 static inline __attribute__((always_inline)) void tile_dots(const uint32_t *query, uint32_t pairs, int H,
-                                                             const uint16_t *tile, __m512 sum[HEADS])
+                                                            const uint16_t *tile, __m512 sum[HEADS])
 {
     __m512 chain[HEADS][2];
 
@@ -45,8 +46,9 @@ static inline __attribute__((always_inline)) void tile_dots(const uint32_t *quer
         sum[h] = _mm512_add_ps(chain[h][0], chain[h][1]);
 }
 
-static inline __attribute__((always_inline)) void block_heads(const kr_block_score_args *a, const uint32_t *query,
-                                                               uint64_t b, uint32_t first, int H)
+static inline __attribute__((always_inline)) void block_heads(const kr_block_score_args *a,
+                                                              const uint32_t *query, uint64_t b,
+                                                              uint32_t first, int H)
 {
     const uint64_t start = b * a->block_tokens, left = a->tokens > start ? a->tokens - start : 0;
     const uint32_t tokens = left < a->block_tokens ? (uint32_t)left : a->block_tokens;
@@ -66,7 +68,8 @@ static inline __attribute__((always_inline)) void block_heads(const kr_block_sco
         }
     }
     for (int h = 0; h < H; h++)
-        a->score[(first + (uint32_t)h) * a->score_stride + b] = nan[h] ? NAN : _mm512_reduce_max_ps(largest[h]);
+        a->score[(first + (uint32_t)h) * a->score_stride + b] = nan[h] ? NAN
+                                                                       : _mm512_reduce_max_ps(largest[h]);
 }
 
 void kr_block_score_avx512bf16(const kr_block_score_args *a)

@@ -14,46 +14,38 @@ typedef struct {
     uint32_t pairs, vectors, width;
     _Alignas(64) uint32_t query[PAIRS_MAX * KR_DSA_HEADS_MAX]; /* [pair][width] */
     _Alignas(64) float weight[KR_DSA_HEADS_MAX];
-    _Alignas(64) uint32_t key[TOKENS_MAX * PAIRS_MAX];         /* [tokens of a tile][PAIRS_MAX] */
+    _Alignas(64) uint32_t key[TOKENS_MAX * PAIRS_MAX]; /* [tokens of a tile][PAIRS_MAX] */
     __m512 chain[TOKENS_MAX];
     e4m3_tables tables;
 } scan;
 
-#define DEFINE_TILE(H, T)                                                                          \
-    static void tile_##H##_##T(scan *s, uint32_t vector)                                           \
-    {                                                                                              \
-        const uint32_t *q = s->query + vector * LANES;                                             \
-        __m512 sum[T][H];                                                                          \
-                                                                                                   \
-        _Pragma("GCC unroll 16")                                                                   \
-        for (int t = 0; t < T; t++)                                                                \
-            _Pragma("GCC unroll 16")                                                               \
-            for (int h = 0; h < H; h++)                                                            \
-                sum[t][h] = _mm512_setzero_ps();                                                   \
-        for (uint32_t c = 0; c < s->pairs; c++, q += s->width) {                                   \
-            __m512i qv[H];                                                                         \
-                                                                                                   \
-            _Pragma("GCC unroll 16")                                                               \
-            for (int h = 0; h < H; h++)                                                            \
-                qv[h] = _mm512_load_si512(q + h * LANES);                                          \
-            _Pragma("GCC unroll 16")                                                               \
-            for (int t = 0; t < T; t++) {                                                          \
-                const __m512i k = _mm512_set1_epi32((int)s->key[(uint32_t)t * PAIRS_MAX + c]);     \
-                                                                                                   \
-                _Pragma("GCC unroll 16")                                                           \
-                for (int h = 0; h < H; h++)                                                        \
-                    sum[t][h] = _mm512_dpbf16_ps(sum[t][h], (__m512bh)qv[h], (__m512bh)k);         \
-            }                                                                                      \
-        }                                                                                          \
-        _Pragma("GCC unroll 16")                                                                   \
-        for (int h = 0; h < H; h++) {                                                              \
-            const __m512 w = _mm512_load_ps(s->weight + (vector + (uint32_t)h) * LANES);           \
-                                                                                                   \
-            _Pragma("GCC unroll 16")                                                               \
-            for (int t = 0; t < T; t++)                                                            \
-                s->chain[t] =                                                                      \
-                    _mm512_fmadd_ps(w, _mm512_max_ps(_mm512_setzero_ps(), sum[t][h]), s->chain[t]); \
-        }                                                                                          \
+#define DEFINE_TILE(H, T)                                                                                  \
+    static void tile_##H##_##T(scan *s, uint32_t vector)                                                   \
+    {                                                                                                      \
+        const uint32_t *q = s->query + vector * LANES;                                                     \
+        __m512 sum[T][H];                                                                                  \
+                                                                                                           \
+        _Pragma("GCC unroll 16") for (int t = 0; t < T; t++)                                               \
+            _Pragma("GCC unroll 16") for (int h = 0; h < H; h++) sum[t][h] = _mm512_setzero_ps();          \
+        for (uint32_t c = 0; c < s->pairs; c++, q += s->width) {                                           \
+            __m512i qv[H];                                                                                 \
+                                                                                                           \
+            _Pragma("GCC unroll 16") for (int h = 0; h < H; h++) qv[h] = _mm512_load_si512(q + h * LANES); \
+            _Pragma("GCC unroll 16") for (int t = 0; t < T; t++)                                           \
+            {                                                                                              \
+                const __m512i k = _mm512_set1_epi32((int)s->key[(uint32_t)t * PAIRS_MAX + c]);             \
+                                                                                                           \
+                _Pragma("GCC unroll 16") for (int h = 0; h < H; h++)                                       \
+                    sum[t][h] = _mm512_dpbf16_ps(sum[t][h], (__m512bh)qv[h], (__m512bh)k);                 \
+            }                                                                                              \
+        }                                                                                                  \
+        _Pragma("GCC unroll 16") for (int h = 0; h < H; h++)                                               \
+        {                                                                                                  \
+            const __m512 w = _mm512_load_ps(s->weight + (vector + (uint32_t)h) * LANES);                   \
+                                                                                                           \
+            _Pragma("GCC unroll 16") for (int t = 0; t < T; t++) s->chain[t] = _mm512_fmadd_ps(            \
+                w, _mm512_max_ps(_mm512_setzero_ps(), sum[t][h]), s->chain[t]);                            \
+        }                                                                                                  \
     }
 
 DEFINE_TILE(4, 6)
@@ -70,8 +62,9 @@ static void prepare(scan *s, const kr_dsa_score_args *a)
         for (uint32_t c = 0; c < s->pairs; c++) {
             const uint8_t *q = a->query + (size_t)h * a->dim + 2 * c;
 
-            s->query[c * s->width + h] =
-                h < a->heads ? (uint32_t)kr_e4m3_bf16[q[0]] | (uint32_t)kr_e4m3_bf16[q[1]] << 16 : 0;
+            s->query[c * s->width + h] = h < a->heads ? (uint32_t)kr_e4m3_bf16[q[0]] |
+                                                            (uint32_t)kr_e4m3_bf16[q[1]] << 16
+                                                      : 0;
         }
     }
     s->tables = e4m3_tables_make();
