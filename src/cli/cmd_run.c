@@ -264,6 +264,19 @@ static void clean_up(kr_run *run)
     kr_free(run);
 }
 
+/* The plan's classes that live in this process; pages and workspaces do when a node is embedded. */
+static uint64_t planned_here(const kr_run *run, const kr_engine_needs *needs)
+{
+    const uint64_t sessions = run->config.sessions_max;
+    const uint64_t compute = needs->weight_bytes + needs->forward_scratch_bytes + needs->step_bytes +
+                             sessions * needs->session_bytes;
+    const uint64_t node = run->options->devices * (pool_bytes(run, needs) + needs->node.workspace_bytes) +
+                          sessions * needs->node.record_bytes;
+    const uint32_t embedded = (run->options->memory_node.count == 0) +
+                              (run->config.placement == KR_PLACE_INDICES_ONLY);
+    return compute + embedded * node;
+}
+
 static int run_model(kr_run *run, char **texts, int text_count, kr_err *err)
 {
     const kr_run_options *o = run->options;
@@ -283,6 +296,8 @@ static int run_model(kr_run *run, char **texts, int text_count, kr_err *err)
         return kr_cli_failed("run", err);
     if (o->dry_run)
         return kr_run_print_plan(run, &needs);
+    run->planned_bytes = planned_here(run, &needs);
+    run->resident_before = kr_run_resident();
     status = execute(run, &needs, err);
     if (status != KR_OK) {
         if (run->stream)

@@ -75,12 +75,16 @@ typedef struct {
     FILE *selection;            /* --dump-selection */
     bool show_progress, stream; /* stream: text goes out token by token */
     uint64_t shown_ns;          /* when progress was last shown */
+    uint64_t planned_bytes;     /* of this process: the plan's classes that live here */
+    uint64_t resident_before;   /* kr_run_resident when the model's description and prompts were read */
 } kr_run;
 
 /* Reads user lines and prints replies until the input ends. */
 kr_status kr_run_chat(kr_run *run, FILE *in, kr_err *err);
 
 /* ---- output ---- */
+/* Bytes of this process in memory that are no file's: what allocation costs. */
+uint64_t kr_run_resident(void);
 /* Bytes and FLOPs by class, before anything large is allocated. */
 int kr_run_print_plan(const kr_run *run, const kr_engine_needs *needs);
 /* Text of the tokens after the prompt; *bytes without a final NUL; caller frees with kr_free. */

@@ -79,6 +79,21 @@ void kr_run_show_prefill(void *context, uint64_t done, uint64_t all)
         show(run, "prompt tokens", done, all);
 }
 
+/* ---- memory ---- */
+
+uint64_t kr_run_resident(void)
+{
+    char line[128];
+    unsigned long long kib = 0;
+    FILE *status = fopen("/proc/self/status", "r");
+    if (status == NULL)
+        return 0;
+    while (fgets(line, sizeof line, status) != NULL && sscanf(line, "RssAnon: %llu kB", &kib) != 1)
+        ;
+    fclose(status);
+    return kib << 10;
+}
+
 /* ---- where the time went ---- */
 
 static double share(uint64_t part, uint64_t whole) { return whole == 0 ? 0 : (double)part / (double)whole; }
@@ -147,6 +162,9 @@ void kr_run_print_summary(kr_run *run)
     fprintf(stderr, "attention: %s; placement %s; KV %s\n", methods, kr_placement_name(run->config.placement),
             kr_dtype_name(run->config.kv_dtype));
     fprintf(stderr, "weights: %s\n", kr_engine_path(run->engine));
+    fprintf(stderr, "memory: %.1f MB planned, %.1f MB taken over a baseline of %.1f MB\n",
+            (double)run->planned_bytes / 1e6, (double)(kr_run_resident() - run->resident_before) / 1e6,
+            (double)run->resident_before / 1e6);
     for (uint32_t i = 0; i < kr_engine_peers(run->engine); i++) {
         const kr_peer *peer = kr_engine_peer(run->engine, i);
         const char *kernels = node_kernels(run, i);
@@ -245,10 +263,12 @@ int kr_run_print_json(kr_run *run)
         (double)t->prefill_ns / 1e9, "prompt_tokens_per_s", rate(t->prompt_tokens, t->prefill_ns),
         "decode_tokens", (json_int_t)t->decode_tokens, "decode_steps", (json_int_t)t->decode_steps,
         "decode_s", (double)t->decode_ns / 1e9, "decode_tokens_per_s", rate(t->decode_tokens, t->decode_ns));
-    json_t *bytes = json_pack("{s:I,s:I,s:I,s:I,s:I}", "kv_on_nodes", (json_int_t)stats.node_kv_bytes,
-                              "kv_beside_weights", (json_int_t)stats.gather_kv_bytes, "link_sent",
-                              (json_int_t)stats.bytes_sent, "link_received", (json_int_t)stats.bytes_received,
-                              "link_messages", (json_int_t)stats.messages_sent);
+    json_t *bytes = json_pack(
+        "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "kv_on_nodes", (json_int_t)stats.node_kv_bytes,
+        "kv_beside_weights", (json_int_t)stats.gather_kv_bytes, "link_sent", (json_int_t)stats.bytes_sent,
+        "link_received", (json_int_t)stats.bytes_received, "link_messages", (json_int_t)stats.messages_sent,
+        "planned", (json_int_t)run->planned_bytes, "resident", (json_int_t)kr_run_resident(),
+        "resident_before", (json_int_t)run->resident_before);
     return kr_cli_print_json(json_pack("{s:s,s:o,s:o,s:o,s:o,s:o}", "model",
                                        kr_engine_model(run->engine)->name, "sessions", sessions_json(run),
                                        "timings", timings, "path", path_json(run), "bytes", bytes, "stages",

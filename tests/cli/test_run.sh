@@ -106,6 +106,14 @@ sample() { "$karat" run "$model" -p 'abc' -n 40 --ignore-end --temperature 1.5 -
 [ "$(field '[x["bytes"] for x in r["bytes"] if x["class"]=="weights"][0] > 100000' < "$work/plan")" = True ] || say "plan: weights"
 [ "$(field 'len(r["work_per_decode_token"]) >= 10' < "$work/plan")" = True ] || say "plan: ops"
 
+# ---- what a run takes is what the plan said, on a model large enough to tell
+if [ -n "${KARAT_TEST_MODEL:-}" ] && [ -z "${KARAT_TEST_SANITIZED:-}" ]; then
+    "$karat" run "$KARAT_TEST_MODEL" -p hi -n 4 -c 8192 --json | field '(lambda b: abs(1 - (b["resident"] - b["resident_before"]) / b["planned"]))(r["bytes"])' > "$work/share"
+    [ "$(awk '{ print ($1 <= 0.02) }' "$work/share")" = 1 ] || say "memory is off the plan by $(cat "$work/share")"
+else
+    echo "SKIP: KARAT_TEST_MODEL names no model, or the build is sanitized"
+fi
+
 # ---- files beside the answer
 long=$(printf 'memory node %.0s' $(seq 40))
 "$karat" run "$model" -p "$long" -n 4 --ignore-end --attention quest --budget 64 --dense-layers 1 \

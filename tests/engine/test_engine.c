@@ -7,7 +7,7 @@
 #include "tests/engine/fake_node.h"
 #include "tests/engine/rig.h"
 
-enum { PROMPT = 76, VOCAB_MAX = 512 };
+enum { PROMPT = 128, VOCAB_MAX = 512 };
 
 typedef struct {
     fake_node node;
@@ -18,12 +18,14 @@ typedef struct {
     kr_engine *engine;
 } rig;
 
-static void begin(rig *r)
+static void begin_with(rig *r, const char *path)
 {
-    r->file = rig_open(RIG_TINY);
+    r->file = rig_open(path);
     r->view = fake_start(&r->node);
     r->config = rig_config(r->file, &r->view, r->methods);
 }
+
+static void begin(rig *r) { begin_with(r, RIG_TINY); }
 
 static void create(rig *r)
 {
@@ -53,11 +55,13 @@ static void collect(void *context, uint64_t position, const float *logits)
     memcpy(c->logits[c->rows++], logits, c->vocab * sizeof *logits);
 }
 
-static uint32_t read_prompt(uint32_t ids[PROMPT])
+static uint32_t read_prompt(const char *folder, uint32_t ids[PROMPT])
 {
     json_t *root;
+    char path[128];
     kr_err err = {0};
-    rig_ok(kr_json_load("tests/fixtures/tiny/llama/prompt.json", &root, &err), &err);
+    snprintf(path, sizeof path, "%s/prompt.json", folder);
+    rig_ok(kr_json_load(path, &root, &err), &err);
     const json_t *list = json_object_get(root, "ids");
     const uint32_t count = (uint32_t)json_array_size(list);
     assert_true(count <= PROMPT);
@@ -69,16 +73,17 @@ static uint32_t read_prompt(uint32_t ids[PROMPT])
 
 /* Teacher-forced, one token a step and then in chunks of 32: transformers computes in F32 too, in
  * another order. Logits have a spread of order 1; 1e-4 is some hundred roundings of that. */
-static void logits_are_transformers(void **state)
+static void compare_with_transformers(const char *folder)
 {
-    (void)state;
     uint32_t ids[PROMPT];
-    const uint32_t count = read_prompt(ids);
+    char path[128];
+    const uint32_t count = read_prompt(folder, ids);
     collected *got = calloc(1, sizeof *got);
-    FILE *oracle = fopen("tests/fixtures/tiny/llama/logits.f32", "rb");
+    snprintf(path, sizeof path, "%s/logits.f32", folder);
+    FILE *oracle = fopen(path, "rb");
     assert_non_null(oracle);
     rig r;
-    begin(&r);
+    begin_with(&r, folder);
     r.config.weights_f32 = true; /* BF16 products would round the rows, too */
     create(&r);
     got->vocab = kr_engine_model(r.engine)->vocab;
@@ -94,7 +99,7 @@ static void logits_are_transformers(void **state)
             assert_int_equal(fread(want, sizeof *want, got->vocab, oracle), got->vocab);
             for (uint32_t v = 0; v < got->vocab; v++)
                 if (!(fabsf(want[v] - got->logits[i][v]) <= 1e-4f))
-                    fail_msg("chunk %u, row %u, token %u: %g, transformers %g", chunk, i, v,
+                    fail_msg("%s, chunk %u, row %u, token %u: %g, transformers %g", folder, chunk, i, v,
                              (double)got->logits[i][v], (double)want[v]);
         }
         kr_session_close(session);
@@ -105,6 +110,17 @@ static void logits_are_transformers(void **state)
     free(want);
     free(got);
     end(&r);
+}
+
+static void logits_are_transformers(void **state)
+{
+    (void)state;
+    static const char *const families[] = {"llama", "llama3", "qwen2", "qwen3", "gemma3"};
+    char folder[64];
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+        snprintf(folder, sizeof folder, "tests/fixtures/tiny/%s", families[i]);
+        compare_with_transformers(folder);
+    }
 }
 
 /* ---- invariance ---- */

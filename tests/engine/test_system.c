@@ -257,6 +257,15 @@ static void tiny_model_every_way(void **state)
     kr_model_file_close(file);
 }
 
+/* Two layer groups: layers that see a window of 16 tokens drop their pages on the way. */
+static void windows_every_way(void **state)
+{
+    (void)state;
+    kr_model_file *file = rig_open("tests/fixtures/tiny/gemma3");
+    all_ways_agree(file, 300, "dense", 0);
+    kr_model_file_close(file);
+}
+
 /* Selection matters at this budget, and a budget that covers the context selects everything. */
 static void quest_is_dense_when_the_budget_covers(void **state)
 {
@@ -303,6 +312,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tiny_model_every_way),
+        cmocka_unit_test(windows_every_way),
         cmocka_unit_test(quest_is_dense_when_the_budget_covers),
         cmocka_unit_test(real_model_every_way),
     };
