@@ -5,6 +5,7 @@
 #                       T=tests/files runs a part
 #   make check          every test again under the address and undefined-behaviour sanitizers
 #   make tsan           the tests where threads meet, under the thread sanitizer
+#   make arm-test       the ops and their tests for AArch64, under qemu-user
 #   make fuzz           each fuzz target for FUZZ_SECONDS seconds (clang, libFuzzer, sanitizers)
 #   make format         rewrite the sources with clang-format; format-check only looks
 #   make tidy           clang-tidy
@@ -132,6 +133,23 @@ tests-built: all $(TESTS) $(SMOKES)
 run-tests: tests-built
 	@KARAT=$(B)/karat KARAT_LIB=$(B)/libkarat.a tools/run_tests.sh $(B)/test-output $(TESTS) $(TEST_SCRIPTS) $(SMOKES)
 
+# The ops built for AArch64 and their tests under qemu-user: for right results, not for speed.
+ARM_CC := aarch64-linux-gnu-gcc
+ARM_SRC = $(sort $(wildcard src/ops/*.c src/ops/arm/*.c)) $(addprefix src/base/,check.c clock.c num.c rng.c status.c)
+ARM_TESTS := attend_rows attend_tiled dsa_score index_key page_bounds score_rows select
+
+arm-test: $(patsubst %,$(B)/arm/test_%,$(ARM_TESTS))
+	@for t in $^; do echo "$$t"; qemu-aarch64 $$t > $$t.log 2>&1 || { tail -5 $$t.log; exit 1; }; tail -1 $$t.log; done
+
+$(B)/arm/%.o: %.c
+	@mkdir -p $(@D)
+	$(SAY) ARM $<
+	$(Q)$(ARM_CC) -Itests/arm $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
+
+$(B)/arm/test_%: $(B)/arm/tests/ops/test_%.o $(patsubst %.c,$(B)/arm/%.o,$(ARM_SRC))
+	$(SAY) LINK $@
+	$(Q)$(ARM_CC) -static -o $@ $^ -lm
+
 check:
 	@tools/deps.sh build
 	@$(WITH_MODEL) export KARAT_TEST_SANITIZED=1; \
@@ -218,5 +236,5 @@ clean:
 	rm -rf $(B)
 
 FORCE:
-.PHONY: all test tests-built run-tests check tsan fuzz oracle bench demo format format-check tidy install clean FORCE
+.PHONY: all test arm-test tests-built run-tests check tsan fuzz oracle bench demo format format-check tidy install clean FORCE
 .SECONDARY:

@@ -16,7 +16,7 @@
 #include "ops/lanes_exp.h"
 
 enum {
-    GROUP_VECTORS = KR_LANES_REGISTERS == 32 ? 4 : 2,
+    GROUP_VECTORS = KR_LANES == 16 ? 4 : 2,
     /* Tokens converted at once. One vector of rows: the block's elements stay in a first-level cache of
      * 32 KB; more: the block's scores do. Whole register tiles either way. */
     TOKEN_BLOCK_ONE = 32,

@@ -22,6 +22,8 @@ const kr_attend_tiled_variant kr_attend_tiled_variants[] = {
 #if defined(__x86_64__)
     {{"avx512", kr_cpu_avx512}, kr_attend_tiled_avx512},
     {{"avx2", kr_cpu_avx2}, kr_attend_tiled_avx2},
+#elif defined(__aarch64__)
+    {{"neon", kr_cpu_always}, kr_attend_tiled_neon},
 #endif
     {{"scalar", kr_cpu_always}, kr_attend_tiled_scalar},
     {{NULL, NULL}, NULL},
@@ -36,6 +38,8 @@ const kr_page_score_variant kr_page_score_variants[] = {
 #if defined(__x86_64__)
     {{"avx512", kr_cpu_avx512}, kr_page_score_avx512},
     {{"avx2", kr_cpu_avx2}, kr_page_score_avx2},
+#elif defined(__aarch64__)
+    {{"neon", kr_cpu_always}, kr_page_score_neon},
 #endif
     {{"scalar", kr_cpu_always}, kr_page_score_scalar},
     {{NULL, NULL}, NULL},
@@ -53,6 +57,8 @@ const kr_attend_rows_variant kr_attend_rows_variants[] = {
 #if defined(__x86_64__)
     {{"avx512", kr_cpu_avx512}, kr_attend_rows_avx512},
     {{"avx2", kr_cpu_avx2}, kr_attend_rows_avx2},
+#elif defined(__aarch64__)
+    {{"neon", kr_cpu_always}, kr_attend_rows_neon},
 #endif
     {{"scalar", kr_cpu_always}, kr_attend_rows_scalar},
     {{NULL, NULL}, NULL},
@@ -63,6 +69,8 @@ const kr_dsa_score_variant kr_dsa_score_variants[] = {
     {{"avx512bf16", kr_cpu_avx512bf16}, kr_dsa_score_avx512bf16},
     {{"avx512", kr_cpu_avx512}, kr_dsa_score_avx512},
     {{"avx2", kr_cpu_avx2}, kr_dsa_score_avx2},
+#elif defined(__aarch64__)
+    {{"neon", kr_cpu_always}, kr_dsa_score_neon},
 #endif
     {{"scalar", kr_cpu_always}, kr_dsa_score_scalar},
     {{NULL, NULL}, NULL},
@@ -73,6 +81,8 @@ const kr_block_score_variant kr_block_score_variants[] = {
     {{"avx512bf16", kr_cpu_avx512bf16}, kr_block_score_avx512bf16},
     {{"avx512", kr_cpu_avx512}, kr_block_score_avx512},
     {{"avx2", kr_cpu_avx2}, kr_block_score_avx2},
+#elif defined(__aarch64__)
+    {{"neon", kr_cpu_always}, kr_block_score_neon},
 #endif
     {{"scalar", kr_cpu_always}, kr_block_score_scalar},
     {{NULL, NULL}, NULL},
@@ -82,6 +92,8 @@ const kr_row_dot_variant kr_row_dot_variants[] = {
 #if defined(__x86_64__)
     {{"avx512", kr_cpu_avx512}, kr_row_dot_avx512},
     {{"avx2", kr_cpu_avx2}, kr_row_dot_avx2},
+#elif defined(__aarch64__)
+    {{"neon", kr_cpu_always}, kr_row_dot_neon},
 #endif
     {{"scalar", kr_cpu_always}, kr_row_dot_scalar},
     {{NULL, NULL}, NULL},
@@ -91,6 +103,8 @@ const kr_channel_dot_variant kr_channel_dot_variants[] = {
 #if defined(__x86_64__)
     {{"avx512", kr_cpu_avx512}, kr_channel_dot_avx512},
     {{"avx2", kr_cpu_avx2}, kr_channel_dot_avx2},
+#elif defined(__aarch64__)
+    {{"neon", kr_cpu_always}, kr_channel_dot_neon},
 #endif
     {{"scalar", kr_cpu_always}, kr_channel_dot_scalar},
     {{NULL, NULL}, NULL},

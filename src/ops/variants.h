@@ -88,6 +88,14 @@ void kr_row_dot_avx2(const kr_row_dot_args *args);
 void kr_row_dot_avx512(const kr_row_dot_args *args);
 void kr_channel_dot_avx2(const kr_channel_dot_args *args);
 void kr_channel_dot_avx512(const kr_channel_dot_args *args);
+#elif defined(__aarch64__)
+void kr_attend_tiled_neon(const kr_attend_tiled_args *args);
+void kr_page_score_neon(const kr_page_score_args *args);
+void kr_attend_rows_neon(const kr_attend_rows_args *args);
+void kr_dsa_score_neon(const kr_dsa_score_args *args);
+void kr_block_score_neon(const kr_block_score_args *args);
+void kr_row_dot_neon(const kr_row_dot_args *args);
+void kr_channel_dot_neon(const kr_channel_dot_args *args);
 #endif
 
 #endif
