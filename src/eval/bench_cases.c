@@ -1,4 +1,5 @@
-/* The shapes that karat bench measures, the call of each op on them, and what a call reads and computes. */
+/* One window of each kernel, and the shapes it is run at. A window touches new memory when its thread is
+ * cold and the same memory when it is warm. */
 #include "eval/bench_cases.h"
 
 #include <string.h>
@@ -252,80 +253,6 @@ static bench_case with_work(bench_case c)
     return c;
 }
 
-static const bench_case dsa[] = {
-    {.shape = "DeepSeek-V3.2, 64 x 128", .heads = 64, .dim = 128, .tokens = 8192, .run_tokens = 128},
-    {.shape = "GLM-5.2, 32 x 128", .heads = 32, .dim = 128, .tokens = 8192, .run_tokens = 128},
-};
-static const bench_case block[] = {{.shape = "MiniMax-M3, 4 x 128",
-                                    .fill = BENCH_FILL_BF16,
-                                    .heads = 4,
-                                    .dim = 128,
-                                    .tokens = 32768,
-                                    .run_tokens = 128}};
-static const bench_case rows[] = {
-    {.shape = "DeepSeek-V3.2 MLA, 128 heads",
-     .fill = BENCH_FILL_BF16,
-     .heads = 128,
-     .dim = 576,
-     .value_dim = 512,
-     .tokens = 1024,
-     .run_tokens = 1},
-    {.shape = "GLM-5.2 MLA, 64 heads",
-     .fill = BENCH_FILL_BF16,
-     .heads = 64,
-     .dim = 576,
-     .value_dim = 512,
-     .tokens = 1024,
-     .run_tokens = 1},
-    {.shape = "MiniMax-M3 group of 16, blocks of 128",
-     .fill = BENCH_FILL_BF16,
-     .heads = 16,
-     .dim = 128,
-     .value_dim = 128,
-     .tokens = 2048,
-     .run_tokens = 128},
-    {.shape = "LLaMA-3-70B group of 8, single tokens",
-     .fill = BENCH_FILL_BF16,
-     .heads = 8,
-     .dim = 128,
-     .value_dim = 128,
-     .tokens = 2048,
-     .run_tokens = 1},
-    {.shape = "LLaMA-3-70B one head, pages of 16",
-     .fill = BENCH_FILL_BF16,
-     .heads = 1,
-     .dim = 128,
-     .value_dim = 128,
-     .tokens = 2048,
-     .run_tokens = 16},
-};
-static const bench_case tiled[] = {{.shape = "LLaMA-3-70B group of 8, dense",
-                                    .fill = BENCH_FILL_BF16,
-                                    .heads = 8,
-                                    .dim = 128,
-                                    .value_dim = 128,
-                                    .tokens = 1024,
-                                    .run_tokens = 16}};
-static const bench_case centroids[] = {{.shape = "LLaMA-3-70B centroids, group of 8",
-                                        .fill = BENCH_FILL_BF16,
-                                        .heads = 8,
-                                        .dim = 128,
-                                        .tokens = 8192,
-                                        .run_tokens = 1}};
-static const bench_case channels[] = {{.shape = "LLaMA-3-70B SparQ, 32 of 128 channels",
-                                       .fill = BENCH_FILL_BF16,
-                                       .heads = 8,
-                                       .dim = 32,
-                                       .value_dim = 128,
-                                       .tokens = 8192,
-                                       .run_tokens = 128}};
-static const bench_case pages[] = {{.shape = "LLaMA-3-70B Quest, group of 8",
-                                    .fill = BENCH_FILL_BF16,
-                                    .heads = 8,
-                                    .dim = 128,
-                                    .tokens = 32768,
-                                    .run_tokens = 16}};
-
 #define VISIT(OP, SHAPES)                                                                     \
     for (size_t s = 0; s < sizeof SHAPES / sizeof *SHAPES; s++)                               \
         for (size_t v = 0; kr_##OP##_variants[v].run != NULL; v++) {                          \
@@ -339,13 +266,42 @@ static const bench_case pages[] = {{.shape = "LLaMA-3-70B Quest, group of 8",
             }                                                                                 \
         }
 
+#define E4M3 BENCH_FILL_E4M3
+#define BF16 BENCH_FILL_BF16
+#define SHAPE(text, content, h, d, vd, t, run)                                              \
+    {                                                                                       \
+        .shape = text, .fill = content, .heads = h, .dim = d, .value_dim = vd, .tokens = t, \
+        .run_tokens = run                                                                   \
+    }
+
+/* Text, pool content, heads, dim, value dim, tokens of a window, contiguous tokens. */
+static const bench_case dsa_shapes[] = {
+    SHAPE("DeepSeek-V3.2, 64 x 128", E4M3, 64, 128, 0, 8192, 128),
+    SHAPE("GLM-5.2, 32 x 128", E4M3, 32, 128, 0, 8192, 128),
+};
+static const bench_case block_shapes[] = {SHAPE("MiniMax-M3, 4 x 128", BF16, 4, 128, 0, 32768, 128)};
+static const bench_case rows_shapes[] = {
+    SHAPE("DeepSeek-V3.2 MLA, 128 heads", BF16, 128, 576, 512, 1024, 1),
+    SHAPE("GLM-5.2 MLA, 64 heads", BF16, 64, 576, 512, 1024, 1),
+    SHAPE("MiniMax-M3 group of 16, blocks of 128", BF16, 16, 128, 128, 2048, 128),
+    SHAPE("LLaMA-3-70B group of 8, single tokens", BF16, 8, 128, 128, 2048, 1),
+    SHAPE("LLaMA-3-70B one head, pages of 16", BF16, 1, 128, 128, 2048, 16),
+};
+static const bench_case tiled_shapes[] = {
+    SHAPE("LLaMA-3-70B group of 8, dense", BF16, 8, 128, 128, 1024, 16)};
+static const bench_case centroid_shapes[] = {
+    SHAPE("LLaMA-3-70B centroids, group of 8", BF16, 8, 128, 0, 8192, 1)};
+static const bench_case channel_shapes[] = {
+    SHAPE("LLaMA-3-70B SparQ, 32 of 128 channels", BF16, 8, 32, 128, 8192, 128)};
+static const bench_case page_shapes[] = {SHAPE("LLaMA-3-70B Quest, group of 8", BF16, 8, 128, 0, 32768, 16)};
+
 void bench_each_case(void (*visit)(const bench_case *c, void *context), void *context)
 {
-    VISIT(dsa_score, dsa)
-    VISIT(block_score, block)
-    VISIT(attend_rows, rows)
-    VISIT(attend_tiled, tiled)
-    VISIT(row_dot, centroids)
-    VISIT(channel_dot, channels)
-    VISIT(page_score, pages)
+    VISIT(dsa_score, dsa_shapes)
+    VISIT(block_score, block_shapes)
+    VISIT(attend_rows, rows_shapes)
+    VISIT(attend_tiled, tiled_shapes)
+    VISIT(row_dot, centroid_shapes)
+    VISIT(channel_dot, channel_shapes)
+    VISIT(page_score, page_shapes)
 }

@@ -1,23 +1,14 @@
-/* Timed windows: a limit loop, the kernel and the limit loop again, on every thread of the team. */
+/* Timed windows on a team, and the limits that kernels are measured against. */
 #include "eval/bench_window.h"
 
 #include <math.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "ops/probe.h"
 
 /* The results of limit loops, so that no compiler drops them. */
 static _Thread_local volatile float sink;
-
-static uint64_t thread_cpu_ns(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 typedef struct {
     const bench_team *team;
@@ -29,13 +20,13 @@ static void run_part(void *context, uint32_t part, uint32_t worker)
 {
     const window *w = context;
     bench_thread *t = &w->team->thread[part];
-    const uint64_t cpu = thread_cpu_ns();
+    const uint64_t cpu = kr_now_ns(&kr_clock_thread);
 
     t->worker = worker;
     t->begin_ns = kr_now_ns(&kr_clock_system);
     w->work(t, w->context);
     t->end_ns = kr_now_ns(&kr_clock_system);
-    t->cpu_ns = thread_cpu_ns() - cpu;
+    t->cpu_ns = kr_now_ns(&kr_clock_thread) - cpu;
 }
 
 double bench_window(const bench_team *team, bench_work work, const void *context, bool *clean)

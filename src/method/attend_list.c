@@ -1,5 +1,4 @@
-/* Attention over lists of rows: a part takes one segment of one list for a block of query rows, the
- * segments of a list are merged in order, so that the bits do not depend on who ran them. */
+/* Lists of tokens, their segments, and attention over them, for decode and prefill. */
 #include "method/attend_list.h"
 
 #include <math.h>

@@ -5,8 +5,8 @@
  * row of the block's last token (other rows' keys are ignored). The incomplete newest block has a zero
  * gate key, which takes part in the softmax with logit 0, and is always attended.
  * Decode, per KV head: S = softmax over blocks of Qg.Kg / sqrt(gate_dim). mode 1 (default): the best
- * budget / unit blocks; mode 2: every block with S > threshold (default 4e-3). The newest block comes
- * beside these. All blocks when they are within the budget (mode 1).
+ * budget / unit blocks, or all when they are within the budget; mode 2: every block with S > threshold
+ * (default 4e-3). The newest block comes beside these.
  * budget defaults to 4096, unit to 64; parameter[0] = gate_dim (128). Prefill attends densely.
  *
  * State, in the page index: gate keys BF16 [kv_head][blocks of a page][gate_dim]. A second turn goes on: a
@@ -145,7 +145,8 @@ static void append_run(const kr_job *job, uint32_t part, kr_scratch scratch)
     }
 }
 
-/* ---- score and select: one part a KV head; S [kv_heads][blocks] lies behind the partial results ---- */
+/* ---- score and select: one part a KV head ----
+ * Workspace of a decode row behind the partial results: S [kv_heads][blocks]. */
 
 static uint64_t blocks_of(const kr_job *job)
 {

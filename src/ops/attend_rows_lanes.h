@@ -12,8 +12,8 @@
 
 #include "base/check.h"
 #include "ops/attend_rows.h"
-#include "ops/variants.h"
 #include "ops/lanes_exp.h"
+#include "ops/variants.h"
 
 enum {
     GROUP_VECTORS = KR_LANES == 16 ? 4 : 2,
@@ -30,11 +30,11 @@ typedef struct {
     const kr_attend_rows_args *a;
     uint32_t first_row, rows, vectors, width; /* width = vectors * KR_LANES */
     uint32_t block;                           /* tokens converted at once */
-    float *query;   /* [key_dim][width] */
-    float *score;   /* [positions][width] */
-    float *acc;     /* [value_dim][width] */
-    float *element; /* [TOKEN_BLOCK][max dim] */
-    float *maximum, *sum; /* [width] */
+    float *query;                             /* [key_dim][width] */
+    float *score;                             /* [positions][width] */
+    float *acc;                               /* [value_dim][width] */
+    float *element;                           /* [TOKEN_BLOCK][max dim] */
+    float *maximum, *sum;                     /* [width] */
 } row_group;
 
 /* A product to accumulate: out[t][width] += sum over steps of x[step][width] * y[t][step]. */
@@ -61,7 +61,8 @@ static void convert_row(kr_dtype type, const void *row, float *out, uint32_t dim
 
 /* Rows [first, first + n) to F32, while rows some way ahead are fetched: they are scattered, so no
  * hardware prefetcher finds them. */
-static void convert_rows(const row_group *g, const void *const *rows, uint32_t first, uint32_t n, uint32_t dim)
+static void convert_rows(const row_group *g, const void *const *rows, uint32_t first, uint32_t n,
+                         uint32_t dim)
 {
     const size_t bytes = (size_t)dim * kr_dtype_bytes(g->a->type);
 
@@ -74,37 +75,30 @@ static void convert_rows(const row_group *g, const void *const *rows, uint32_t f
 }
 
 /* H vectors of rows times T columns, all partial sums in registers. */
-#define DEFINE_TILE(H, T)                                                                 \
-    static void tile_##H##_##T(const product *p)                                          \
-    {                                                                                     \
-        const float *x = p->x, *y = p->y;                                                 \
-        kr_lanes sum[T][H];                                                               \
-                                                                                          \
-        _Pragma("GCC unroll 16")                                                          \
-        for (int t = 0; t < T; t++)                                                       \
-            _Pragma("GCC unroll 16")                                                      \
-            for (int h = 0; h < H; h++)                                                   \
-                sum[t][h] = lanes_load(p->out + (size_t)t * p->width + h * KR_LANES);     \
-        for (uint32_t s = 0; s < p->steps; s++, x += p->width, y += p->step_stride) {     \
-            kr_lanes xv[H];                                                               \
-                                                                                          \
-            _Pragma("GCC unroll 16")                                                      \
-            for (int h = 0; h < H; h++)                                                   \
-                xv[h] = lanes_load(x + h * KR_LANES);                                     \
-            _Pragma("GCC unroll 16")                                                      \
-            for (int t = 0; t < T; t++) {                                                 \
-                const kr_lanes yv = lanes_set(y[(size_t)t * p->t_stride]);                \
-                                                                                          \
-                _Pragma("GCC unroll 16")                                                  \
-                for (int h = 0; h < H; h++)                                               \
-                    sum[t][h] = lanes_fma(xv[h], yv, sum[t][h]);                          \
-            }                                                                             \
-        }                                                                                 \
-        _Pragma("GCC unroll 16")                                                          \
-        for (int t = 0; t < T; t++)                                                       \
-            _Pragma("GCC unroll 16")                                                      \
-            for (int h = 0; h < H; h++)                                                   \
-                lanes_store(p->out + (size_t)t * p->width + h * KR_LANES, sum[t][h]);     \
+#define DEFINE_TILE(H, T)                                                                              \
+    static void tile_##H##_##T(const product *p)                                                       \
+    {                                                                                                  \
+        const float *x = p->x, *y = p->y;                                                              \
+        kr_lanes sum[T][H];                                                                            \
+                                                                                                       \
+        _Pragma("GCC unroll 16") for (int t = 0; t < T; t++)                                           \
+            _Pragma("GCC unroll 16") for (int h = 0; h < H; h++)                                       \
+                sum[t][h] = lanes_load(p->out + (size_t)t * p->width + h * KR_LANES);                  \
+        for (uint32_t s = 0; s < p->steps; s++, x += p->width, y += p->step_stride) {                  \
+            kr_lanes xv[H];                                                                            \
+                                                                                                       \
+            _Pragma("GCC unroll 16") for (int h = 0; h < H; h++) xv[h] = lanes_load(x + h * KR_LANES); \
+            _Pragma("GCC unroll 16") for (int t = 0; t < T; t++)                                       \
+            {                                                                                          \
+                const kr_lanes yv = lanes_set(y[(size_t)t * p->t_stride]);                             \
+                                                                                                       \
+                _Pragma("GCC unroll 16") for (int h = 0; h < H; h++)                                   \
+                    sum[t][h] = lanes_fma(xv[h], yv, sum[t][h]);                                       \
+            }                                                                                          \
+        }                                                                                              \
+        _Pragma("GCC unroll 16") for (int t = 0; t < T; t++)                                           \
+            _Pragma("GCC unroll 16") for (int h = 0; h < H; h++)                                       \
+                lanes_store(p->out + (size_t)t * p->width + h * KR_LANES, sum[t][h]);                  \
     }
 
 DEFINE_TILE(1, 1)
@@ -172,8 +166,10 @@ static void score_positions(const row_group *g)
         for (uint32_t c = 0; c < dim; c += chunk) {
             const uint32_t steps = dim - c < chunk ? dim - c : chunk;
 
-            multiply(g, (product){g->query + (size_t)c * g->width, g->element + c,
-                                  g->score + (size_t)i * g->width, dim, 1, g->width, steps}, n);
+            multiply(g,
+                     (product){g->query + (size_t)c * g->width, g->element + c,
+                               g->score + (size_t)i * g->width, dim, 1, g->width, steps},
+                     n);
         }
     }
 }

@@ -1,4 +1,4 @@
-/* The scalar code of index_key.h, which is also its definition. */
+/* The definitions of what makes an index key; there are no variants. */
 #include "ops/index_key.h"
 
 #include <math.h>

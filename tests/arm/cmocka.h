@@ -12,10 +12,12 @@ struct CMUnitTest {
     void (*run)(void **state);
 };
 
-#define cmocka_unit_test(fn) {#fn, fn}
+#define cmocka_unit_test(fn) \
+    {                        \
+#fn, fn              \
+    }
 #define print_message printf
-#define fail_msg(...)                                              \
-    (printf("%s:%d: ", __FILE__, __LINE__), printf(__VA_ARGS__), puts(""), exit(1))
+#define fail_msg(...) (printf("%s:%d: ", __FILE__, __LINE__), printf(__VA_ARGS__), puts(""), exit(1))
 #define assert_true(c) ((c) ? (void)0 : (void)fail_msg("%s", #c))
 #define assert_false(c) assert_true(!(c))
 #define assert_non_null(p) assert_true((p) != NULL)

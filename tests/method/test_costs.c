@@ -9,7 +9,8 @@
 
 enum { CONTEXT = 1 << 20 };
 
-static kr_method_plan plan_of(const kr_method *method, kr_method_config config, kr_attention_shape shape, uint64_t context)
+static kr_method_plan plan_of(const kr_method *method, kr_method_config config, kr_attention_shape shape,
+                              uint64_t context)
 {
     kr_method_plan plan;
     kr_err err;
@@ -37,15 +38,23 @@ static void dsa(void **state)
     (void)state;
     for (uint32_t glm = 0; glm < 2; glm++) {
         const uint32_t heads = glm ? 64 : 128;
-        const kr_attention_shape shape = {.heads = heads, .kv_heads = 1, .key_dim = 576, .value_dim = 512, .latent = true,
-                                          .kv_dtype = KR_BF16, .layers = 1};
-        const kr_method_plan paper = plan_of(&kr_method_dsa, native(heads / 2, 2048, 1, true), shape, CONTEXT);
-        const kr_method_plan exact = plan_of(&kr_method_dsa, native(heads / 2, 2048, 1, false), shape, CONTEXT);
+        const kr_attention_shape shape = {.heads = heads,
+                                          .kv_heads = 1,
+                                          .key_dim = 576,
+                                          .value_dim = 512,
+                                          .latent = true,
+                                          .kv_dtype = KR_BF16,
+                                          .layers = 1};
+        const kr_method_plan paper = plan_of(&kr_method_dsa, native(heads / 2, 2048, 1, true), shape,
+                                             CONTEXT);
+        const kr_method_plan exact = plan_of(&kr_method_dsa, native(heads / 2, 2048, 1, false), shape,
+                                             CONTEXT);
 
         assert_int_equal(paper.page_index_bytes, 128 * KR_PAGE_TOKENS);
         assert_int_equal(exact.page_index_bytes, 132 * KR_PAGE_TOKENS);
         assert_true(intensity(paper.cost[KR_STAGE_SCORE].per_context_token) == heads);
-        assert_true(fabs(intensity(paper.cost[KR_STAGE_ATTEND].per_attended_token) - heads * 2048.0 / 1152) < 1e-9);
+        assert_true(fabs(intensity(paper.cost[KR_STAGE_ATTEND].per_attended_token) - heads * 2048.0 / 1152) <
+                    1e-9);
         assert_true(intensity(exact.cost[KR_STAGE_SCORE].per_context_token) < heads);
         assert_int_equal(exact.index_key_bytes, 132);
         assert_int_equal(exact.index_query_bytes, heads / 2 * 132);
@@ -58,8 +67,8 @@ static void dsa(void **state)
 static void msa(void **state)
 {
     (void)state;
-    const kr_attention_shape shape = {.heads = 64, .kv_heads = 4, .key_dim = 128, .value_dim = 128,
-                                      .kv_dtype = KR_BF16, .layers = 1};
+    const kr_attention_shape shape = {
+        .heads = 64, .kv_heads = 4, .key_dim = 128, .value_dim = 128, .kv_dtype = KR_BF16, .layers = 1};
     const kr_method_plan p = plan_of(&kr_method_msa, native(4, 2048, 128, true), shape, CONTEXT);
 
     assert_int_equal(p.page_index_bytes, 256 * KR_PAGE_TOKENS);
@@ -71,8 +80,13 @@ static void msa(void **state)
 
 /* LLaMA-3-70B: 8 KV heads of 128, group 8. Bytes a token and KV head: in pages exactly, in records with the
  * stated room for short windows and rounding. */
-static const kr_attention_shape llama = {.heads = 64, .kv_heads = 8, .key_dim = 128, .value_dim = 128,
-                                         .kv_dtype = KR_BF16, .layer = 17, .layers = 80};
+static const kr_attention_shape llama = {.heads = 64,
+                                         .kv_heads = 8,
+                                         .key_dim = 128,
+                                         .value_dim = 128,
+                                         .kv_dtype = KR_BF16,
+                                         .layer = 17,
+                                         .layers = 80};
 
 typedef struct {
     const kr_method *method;
@@ -88,8 +102,20 @@ static void training_free(void **state)
     static const expectation list[] = {
         {&kr_method_quest, {.budget = 1024}, CONTEXT, 32, 0, 0, 0},
         {&kr_method_sparq, {.unit = 0}, CONTEXT, 256, 0, 0.01, 8},
-        {&kr_method_starc, {.unit = 0}, CONTEXT, 0, 20, 25, 8},       /* 16 of centroids, 4 of members, first, room */
-        {&kr_method_retroinfer, {.unit = 0}, 131072, 0, 36, 41, 8},   /* 32 of centroids and sums, 4 of members */
+        {&kr_method_starc,
+         {.unit = 0},
+         CONTEXT,
+         0,
+         20,
+         25,
+         8}, /* 16 of centroids, 4 of members, first, room */
+        {&kr_method_retroinfer,
+         {.unit = 0},
+         131072,
+         0,
+         36,
+         41,
+         8}, /* 32 of centroids and sums, 4 of members */
         {&kr_method_magicpig, {.unit = 0}, CONTEXT, 0, 600, 603, 0},
         {&kr_method_lserve, {.unit = 0}, CONTEXT, 32, 0, 0.1, 8},
         {&kr_method_moba, {.unit = 0}, CONTEXT, 0, 0.2, 0.3, 0},
@@ -106,9 +132,11 @@ static void training_free(void **state)
         const double record = (double)p.record_body_bytes / (double)e->context / llama.kv_heads;
 
         if (page != e->page_bytes || record < e->record_low || record > e->record_high)
-            fail_msg("%s keeps %g B in pages and %g B in the record a token and KV head", e->method->name, page, record);
+            fail_msg("%s keeps %g B in pages and %g B in the record a token and KV head", e->method->name,
+                     page, record);
         if (e->intensity != 0 && intensity(p.cost[KR_STAGE_SCORE].per_context_token) != e->intensity)
-            fail_msg("%s scans at %g FLOP/B", e->method->name, intensity(p.cost[KR_STAGE_SCORE].per_context_token));
+            fail_msg("%s scans at %g FLOP/B", e->method->name,
+                     intensity(p.cost[KR_STAGE_SCORE].per_context_token));
     }
 }
 
@@ -127,8 +155,9 @@ static void gates(void **state)
 static void dense_layers(void **state)
 {
     (void)state;
-    static const kr_method *const methods[] = {&kr_method_sparq, &kr_method_starc, &kr_method_lserve, &kr_method_seer,
-                                               &kr_method_h2o,   &kr_method_snapkv, &kr_method_moba};
+    static const kr_method *const methods[] = {&kr_method_sparq, &kr_method_starc, &kr_method_lserve,
+                                               &kr_method_seer,  &kr_method_h2o,   &kr_method_snapkv,
+                                               &kr_method_moba};
     kr_attention_shape first = llama;
     const kr_method_config config = {.dense_layers = 3};
 
@@ -136,11 +165,14 @@ static void dense_layers(void **state)
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
         const kr_method_plan p = plan_of(methods[i], config, first, CONTEXT);
 
-        assert_true(p.dense && p.page_index_bytes == 0 && p.record_body_bytes == 0 && !p.separate_index_query);
+        assert_true(p.dense && p.page_index_bytes == 0 && p.record_body_bytes == 0 &&
+                    !p.separate_index_query);
     }
     first.layer = 16; /* MagicPIG: every 16th */
-    assert_true(plan_of(&kr_method_magicpig, (kr_method_config){.dense_layers = UINT32_MAX}, first, CONTEXT).dense);
-    assert_false(plan_of(&kr_method_magicpig, (kr_method_config){.dense_layers = UINT32_MAX}, llama, CONTEXT).dense);
+    assert_true(
+        plan_of(&kr_method_magicpig, (kr_method_config){.dense_layers = UINT32_MAX}, first, CONTEXT).dense);
+    assert_false(
+        plan_of(&kr_method_magicpig, (kr_method_config){.dense_layers = UINT32_MAX}, llama, CONTEXT).dense);
 }
 
 int main(void)

@@ -148,7 +148,8 @@ static void proven_margin_is_true_and_too_wide(void **state)
         for (uint32_t t = 0; t < TOKENS; t++)
             candidates += approximate[t] + bound[t] >= cut;
         share[s] = (double)candidates / TOKENS;
-        print_message("segments of %u: %.1f %% of the tokens remain (3.1 %% are wanted)\n", segments[s], 100 * share[s]);
+        print_message("segments of %u: %.1f %% of the tokens remain (3.1 %% are wanted)\n", segments[s],
+                      100 * share[s]);
     }
     assert_true(share[0] > 0.9); /* one accumulator over 128 dims: nearly everything must be scored again */
     assert_true(share[1] > 0.3);
@@ -211,8 +212,9 @@ static void observed_margin_fails(void **state)
     make_climber(climber);
     const double error = fabs(score_f16(climber, DIM) - score_exact(climber));
 
-    print_message("largest error: %.3g on %d random tokens; %.3g on one made for it, of %.0f %% of their norm\n", seen,
-                  TOKENS, error, 100 * norm(climber) / largest);
+    print_message(
+        "largest error: %.3g on %d random tokens; %.3g on one made for it, of %.0f %% of their norm\n", seen,
+        TOKENS, error, 100 * norm(climber) / largest);
     assert_true(norm(climber) < largest);
     assert_true(error > 2.0 * seen);
     assert_true(error <= margin(climber, DIM));

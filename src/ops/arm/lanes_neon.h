@@ -33,7 +33,10 @@ static inline kr_lanes lanes_from_bf16(const uint16_t *p)
 {
     return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
 }
-static inline kr_lanes lanes_from_f16(const uint16_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
+static inline kr_lanes lanes_from_f16(const uint16_t *p)
+{
+    return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
+}
 
 /* 4 E4M3 codes. Exponent and mantissa bits, moved to F32's place, give the value times 2^-120,
  * subnormals included; the product is exact. */

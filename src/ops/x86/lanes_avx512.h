@@ -49,8 +49,8 @@ static inline kr_lanes lanes_from_e4m3(const uint8_t *p)
     const __m512i sign = _mm512_slli_epi32(_mm512_srli_epi32(b, 7), 31);
     const __mmask16 nan = _mm512_cmpeq_epi32_mask(low, _mm512_set1_epi32(0x7f));
     const __m512 x = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(low, 20)), _mm512_set1_ps(0x1p120f));
-    return _mm512_mask_mov_ps(_mm512_or_ps(x, _mm512_castsi512_ps(sign)), nan,
-                              _mm512_set1_ps(__builtin_nanf("")));
+    const __m512 value = _mm512_or_ps(x, _mm512_castsi512_ps(sign));
+    return _mm512_mask_mov_ps(value, nan, _mm512_set1_ps(__builtin_nanf("")));
 }
 /* x < 0 ? 0 : x; NaN stays. */
 static inline kr_lanes lanes_relu(kr_lanes x) { return _mm512_max_ps(_mm512_setzero_ps(), x); }
