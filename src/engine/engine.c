@@ -215,6 +215,7 @@ static uint64_t take_buffers(kr_engine *engine, kr_arena *arena)
     engine->peer = take(&t, c->node_count + 1, sizeof *engine->peer);
     engine->session = take(&t, c->sessions_max, sizeof *engine->session);
     engine->running = take(&t, c->sessions_max, sizeof(kr_session *));
+    engine->prefix_home = take(&t, KR_PREFIX_HOMES, sizeof *engine->prefix_home);
     engine->assignment = take(&t, c->sessions_max, sizeof *engine->assignment);
     engine->candidate = take(&t, engine->model.vocab, sizeof *engine->candidate);
     take_spans(engine, &t);

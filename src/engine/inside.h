@@ -66,6 +66,16 @@ typedef struct {
     bool prefill;       /* all items are (indices-only keeps the two apart) */
 } kr_micro_batch;
 
+/* A prefix that was published, and on which device (over all nodes). Newer ones push out older ones;
+ * a wrong hint costs a search on the wrong node, never a wrong answer. */
+typedef struct {
+    kr_hash128 chain;
+    uint32_t device;
+    bool known;
+} kr_prefix_home;
+
+enum { KR_PREFIX_HOMES = 4096 };
+
 struct kr_engine {
     kr_engine_config config; /* methods points to the engine's own copy */
     kr_model model;          /* with kv_dtype as served */
@@ -82,9 +92,10 @@ struct kr_engine {
     kr_session *session;  /* [sessions_max] */
     kr_session **running; /* [running_count], ascending by number */
     uint32_t running_count;
-    uint8_t *assignment;     /* [sessions_max] scratch of the balancing policy */
-    uint32_t head_max;       /* rows of logits a micro-batch keeps */
-    kr_candidate *candidate; /* [vocab] */
+    kr_prefix_home *prefix_home; /* [KR_PREFIX_HOMES], by chain value */
+    uint8_t *assignment;         /* [sessions_max] scratch of the balancing policy */
+    uint32_t head_max;           /* rows of logits a micro-batch keeps */
+    kr_candidate *candidate;     /* [vocab] */
     kr_micro_batch batch[KR_MICRO_BATCHES_MAX];
     uint32_t order_position; /* ops of the compute rank's static order before it are done */
     uint32_t *selected_count,
@@ -98,8 +109,11 @@ struct kr_engine {
 };
 
 /* ---- place.c: the policy's view of devices and sessions ---- */
-/* Node for a new session with this prompt; NULL and KR_E_FULL with counts when none fits. */
-kr_status kr_place_session(kr_engine *engine, uint64_t tokens, uint64_t limit, kr_peer **peer, kr_err *err);
+/* Node for a new session, whose prompt's pages are hashed: the one that holds its longest known prefix
+ * unless full, else the least occupied. KR_E_FULL with counts when none has room. */
+kr_status kr_place_session(kr_engine *engine, const kr_session *session, kr_peer **peer, kr_err *err);
+/* The session's first pages whole pages have been published on its device. */
+void kr_place_note(kr_engine *engine, const kr_session *session, uint32_t pages);
 /* Spreads open sessions over the micro-batches. */
 void kr_place_micro_batches(kr_engine *engine);
 

@@ -108,7 +108,35 @@ static kr_port place_port(kr_engine *engine)
     };
 }
 
-kr_status kr_place_session(kr_engine *engine, uint64_t tokens, uint64_t limit, kr_peer **peer, kr_err *err)
+/* ---- where prefixes lie ---- */
+
+static kr_prefix_home *entry_of(const kr_engine *engine, kr_hash128 chain)
+{
+    return &engine->prefix_home[chain.low % KR_PREFIX_HOMES];
+}
+
+void kr_place_note(kr_engine *engine, const kr_session *session, uint32_t pages)
+{
+    for (uint32_t i = 0; i < pages; i++)
+        *entry_of(engine, session->page_hash[i]) = (kr_prefix_home){session->page_hash[i],
+                                                                    number_of(engine, session), true};
+}
+
+/* The longest prefix of the session that is known to lie somewhere. */
+static void find_prefix(const kr_engine *engine, const kr_session *session, kr_request_view *request)
+{
+    for (uint64_t pages = session->pages_hashed; pages > 0; pages--) {
+        const kr_hash128 chain = session->page_hash[pages - 1];
+        const kr_prefix_home *home = entry_of(engine, chain);
+        if (!home->known || home->chain.low != chain.low || home->chain.high != chain.high)
+            continue;
+        request->prefix_device = home->device;
+        request->prefix_tokens = pages * KR_PAGE_TOKENS;
+        return;
+    }
+}
+
+kr_status kr_place_session(kr_engine *engine, const kr_session *session, kr_peer **peer, kr_err *err)
 {
     if (engine->config.node_count == 1) { /* no choice: the node itself places or refuses */
         *peer = &engine->peer[0];
@@ -117,15 +145,16 @@ kr_status kr_place_session(kr_engine *engine, uint64_t tokens, uint64_t limit, k
     for (uint32_t i = 0; i < engine->config.node_count; i++)
         (void)kr_peer_ask_stats(&engine->peer[i], NULL); /* a lost node is down, and passed over */
     const kr_port port = place_port(engine);
-    const kr_request_view request = {.prompt_tokens = tokens,
-                                     .max_new_tokens = limit - tokens,
-                                     .device = KR_NO_DEVICE,
-                                     .prefix_device = KR_NO_DEVICE};
+    kr_request_view request = {.prompt_tokens = session->tokens,
+                               .max_new_tokens = session->limit - session->tokens,
+                               .device = KR_NO_DEVICE,
+                               .prefix_device = KR_NO_DEVICE};
+    find_prefix(engine, session, &request);
     uint32_t device = kr_sched_place(&port, &request);
     if (device == KR_NO_DEVICE)
-        return kr_fail(err, KR_E_FULL,
-                       "no memory node has a free page for a session of %llu tokens (%llu pages)",
-                       (unsigned long long)limit, (unsigned long long)pages_for(&port, limit));
+        return kr_fail(
+            err, KR_E_FULL, "no memory node has a free page for a session of %llu tokens (%llu pages)",
+            (unsigned long long)session->limit, (unsigned long long)pages_for(&port, session->limit));
     *peer = &engine->peer[node_of(engine, &device)];
     return KR_OK;
 }

@@ -183,7 +183,7 @@ kr_status kr_session_open(kr_engine *engine, const kr_session_request *request, 
     /* The last token is always run: its logits are wanted. */
     const uint32_t pages = hash_pages(session, request->count - 1);
     kr_msg_opened opened;
-    status = kr_place_session(engine, session->tokens, session->limit, &session->peer, err);
+    status = kr_place_session(engine, session, &session->peer, err);
     if (status == KR_OK)
         status = open_on(session, session->peer, pages, &opened, err);
     if (status == KR_OK) {
@@ -248,6 +248,8 @@ kr_status kr_session_end_prefill(kr_session *session, kr_err *err)
     const uint32_t pages = hash_pages(session, session->kv_tokens);
     status = tell(session->peer, KR_MSG_END_PREFILL, session->device, session->handle, session->kv_tokens,
                   session->page_hash, pages, err);
+    if (status == KR_OK)
+        kr_place_note(session->engine, session, pages);
     if (status == KR_OK && session->gather_handle != 0)
         status = tell(session->engine->gather, KR_MSG_END_PREFILL, 0, session->gather_handle,
                       session->kv_tokens, session->page_hash, pages, err);

@@ -161,6 +161,26 @@ static void sessions_spread_over_nodes(void **state)
     }
 }
 
+/* With two nodes a prompt goes to the one that holds its prefix, though the other is emptier. */
+static void a_prefix_draws_its_session(void **state)
+{
+    (void)state;
+    rig r;
+    uint32_t token[NEW];
+    begin(&r, 2, 3);
+    kr_session *a = rig_session(r.engine, r.prompt, PROMPT, NEW);
+    generate(&r, a, token);
+    kr_session *b = rig_session(r.engine, r.prompt, PROMPT, NEW);
+    assert_int_equal(kr_session_reused_tokens(b), 2 * KR_PAGE_TOKENS);
+    kr_session *c = rig_session(r.engine, r.prompt + 1, PROMPT - 1, NEW);
+    assert_int_equal(kr_session_reused_tokens(c), 0);
+    kr_err err = {0};
+    rig_ok(kr_engine_ask_stats(r.engine, &err), &err);
+    assert_int_equal(kr_engine_peer(r.engine, 0)->stats.sessions, 2);
+    assert_int_equal(kr_engine_peer(r.engine, 1)->stats.sessions, 1);
+    end(&r);
+}
+
 static void a_full_node_refuses_with_counts(void **state)
 {
     (void)state;
@@ -201,6 +221,7 @@ int main(void)
         cmocka_unit_test(a_saved_session_goes_on_as_if_never_closed),
         cmocka_unit_test(sessions_spread_over_nodes),
         cmocka_unit_test(a_full_node_refuses_with_counts),
+        cmocka_unit_test(a_prefix_draws_its_session),
         cmocka_unit_test(memory_is_as_planned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
