@@ -10,6 +10,7 @@
     X(run, "run", "runs a model with its KV cache on memory nodes")             \
     X(node, "node", "serves memory to clients: KV caches and the work on them") \
     X(bench, "bench", "measures every kernel beside its limit on this machine") \
+    X(trace_stats, "trace-stats", "prints what a trace of sessions is like") \
     X(inspect, "inspect", "prints what a model file holds")
 
 #define KR_COMMAND_DECLARE(suffix, name, summary) int kr_cmd_##suffix(int argc, char **argv);
