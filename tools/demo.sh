@@ -42,7 +42,7 @@ echo "== a question, dense attention"
     --prompt "What is the capital of France, and what is it known for?"
 
 echo
-echo "== a licence of 5,600 words and a question, quest attention with a budget of 1,024 tokens"
+echo "== 4,500 words of a licence and a question, quest attention with a budget of 1,024 tokens"
 {
     head -c 28000 "$text"
     printf '\n\nIn one sentence: what is this text, and who published it?\n'
