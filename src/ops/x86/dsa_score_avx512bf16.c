@@ -7,7 +7,7 @@
 #include "ops/variants.h"
 #include "ops/x86/e4m3_avx512.h"
 
-enum { LANES = 16, TOKENS_MAX = 12, PAIRS_MAX = KR_DSA_DIM_MAX / 2 };
+enum { LANES = 16, TOKENS_MAX = 12, TOKENS_AHEAD = 24, PAIRS_MAX = KR_DSA_DIM_MAX / 2 };
 
 /* One scan, prepared: heads padded to 16 with query and weight 0; pairs of dims in 32 bits. */
 typedef struct {
@@ -116,14 +116,24 @@ void kr_dsa_score_avx512bf16(const kr_dsa_score_args *a)
     const bool twelve = s.vectors % 4 != 0;
     const uint32_t step = twelve ? 12 : 6;
 
-    for (uint64_t t = 0; t < a->tokens; t += step) {
+    for (uint64_t t = 0, run = 0, at = 0; t < a->tokens; t += step) {
         const uint32_t n = a->tokens - t < step ? (uint32_t)(a->tokens - t) : step;
+        float scale[TOKENS_MAX];
 
-        for (uint32_t j = 0; j < n; j++)
-            load_key(&s, s.key + j * PAIRS_MAX,
-                     a->key[(t + j) / a->run_tokens] + (t + j) % a->run_tokens * a->dim, a->dim);
+        for (uint32_t j = 0; j < n; j++) {
+            const uint8_t *key = a->key[run] + at * a->dim;
+
+            for (uint32_t c = 0; c < a->dim; c += 64)
+                __builtin_prefetch(key + (size_t)TOKENS_AHEAD * a->dim + c);
+            load_key(&s, s.key + j * PAIRS_MAX, key, a->dim);
+            scale[j] = a->scale[run][at];
+            if (++at == a->run_tokens) {
+                run++;
+                at = 0;
+            }
+        }
         score_tile(&s, twelve);
         for (uint32_t j = 0; j < n; j++)
-            a->score[t + j] = sum16(s.chain[j]) * a->scale[(t + j) / a->run_tokens][(t + j) % a->run_tokens];
+            a->score[t + j] = sum16(s.chain[j]) * scale[j];
     }
 }
