@@ -22,6 +22,7 @@ enum {
     TOKEN_BLOCK_ONE = 32,
     TOKEN_BLOCK = 72,
     ROWS_AHEAD = 12,
+    DIM_BLOCK = 16,
     CHUNK_FLOATS = 4096 /* a query chunk, 16 KB, stays in the first-level cache too */
 };
 
@@ -56,7 +57,8 @@ static void convert_row(kr_dtype type, const void *row, float *out, uint32_t dim
     else if (type == KR_F16)
         for (; c + KR_LANES <= dim; c += KR_LANES)
             lanes_store(out + c, lanes_from_f16(half + c));
-    kr_to_f32(type, (const uint8_t *)row + (size_t)c * kr_dtype_bytes(type), out + c, dim - c);
+    if (c < dim)
+        kr_to_f32(type, (const uint8_t *)row + (size_t)c * kr_dtype_bytes(type), out + c, dim - c);
 }
 
 /* Rows [first, first + n) to F32, while rows some way ahead are fetched: they are scattered, so no
@@ -146,11 +148,15 @@ static void multiply(const row_group *g, product p, uint32_t columns)
     }
 }
 
+/* Both transposes go in blocks of 16 dims, whose lines then stay in the first-level cache. */
 static void load_query(const row_group *g)
 {
-    for (uint32_t r = 0; r < g->width; r++)
-        for (uint32_t c = 0; c < g->a->key_dim; c++)
-            g->query[(size_t)c * g->width + r] = r < g->rows ? g->a->query[g->first_row + r][c] : 0.0f;
+    const uint32_t dim = g->a->key_dim;
+
+    for (uint32_t first = 0; first < dim; first += DIM_BLOCK)
+        for (uint32_t r = 0; r < g->width; r++)
+            for (uint32_t c = first; c < dim && c < first + DIM_BLOCK; c++)
+                g->query[(size_t)c * g->width + r] = r < g->rows ? g->a->query[g->first_row + r][c] : 0.0f;
 }
 
 /* Scores of all positions, unscaled. */
@@ -247,12 +253,13 @@ static void weigh_values(const row_group *g)
 static void store_rows(const row_group *g)
 {
     const uint32_t dim = g->a->value_dim;
+    float *out = g->a->accumulator + (size_t)g->first_row * dim;
 
+    for (uint32_t first = 0; first < dim; first += DIM_BLOCK)
+        for (uint32_t r = 0; r < g->rows; r++)
+            for (uint32_t d = first; d < dim && d < first + DIM_BLOCK; d++)
+                out[(size_t)r * dim + d] = g->acc[(size_t)d * g->width + r];
     for (uint32_t r = 0; r < g->rows; r++) {
-        float *out = g->a->accumulator + (size_t)(g->first_row + r) * dim;
-
-        for (uint32_t d = 0; d < dim; d++)
-            out[d] = g->acc[(size_t)d * g->width + r];
         g->a->maximum[g->first_row + r] = g->maximum[r];
         g->a->sum[g->first_row + r] = g->sum[r];
     }
