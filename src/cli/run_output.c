@@ -42,6 +42,7 @@ void kr_run_print_texts(const kr_run *run)
 {
     if (run->stream) {
         fputc('\n', stdout);
+        fflush(stdout); /* the summary on standard error comes after it */
         return;
     }
     for (uint32_t i = 0; i < run->config.sessions_max; i++) {
