@@ -9,6 +9,7 @@
 #define KR_COMMAND_LIST(X)                                                      \
     X(run, "run", "runs a model with its KV cache on memory nodes")             \
     X(node, "node", "serves memory to clients: KV caches and the work on them") \
+    X(eval, "eval", "compares retrieval methods with dense attention on a model") \
     X(bench, "bench", "measures every kernel beside its limit on this machine") \
     X(trace_stats, "trace-stats", "prints what a trace of sessions is like") \
     X(inspect, "inspect", "prints what a model file holds")

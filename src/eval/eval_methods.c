@@ -1,0 +1,139 @@
+/* One row a method. */
+#include "eval/eval_methods.h"
+
+#include <string.h>
+
+/* RetroInfer takes shares of the clusters, in thousandths; estimation keeps its 232 while there is room. */
+static void share_of_clusters(kr_method_config *config, uint32_t budget, uint64_t context,
+                              const kr_model *model)
+{
+    (void)model;
+    enum { WHOLE = 1000, ESTIMATION = 232 };
+    const uint64_t retrieval = budget * (uint64_t)WHOLE / context;
+    config->parameter[3] = retrieval < 1 ? 1 : retrieval < WHOLE - 1 ? (uint32_t)retrieval : WHOLE - 1;
+    config->parameter[4] = WHOLE - config->parameter[3] < ESTIMATION ? WHOLE - config->parameter[3]
+                                                                     : ESTIMATION;
+}
+
+/* 32 channels, or half of a narrow head. */
+static void half_of_narrow_heads(kr_method_config *config, uint32_t budget, uint64_t context,
+                                 const kr_model *model)
+{
+    enum { RANK = 32 };
+    (void)context;
+    config->budget = budget;
+    config->parameter[0] = model->head_dim < 2 * RANK ? model->head_dim / 2 : RANK;
+}
+
+/* Published chunks are for contexts of millions: here four chunks make the budget. */
+static void four_chunks(kr_method_config *config, uint32_t budget, uint64_t context, const kr_model *model)
+{
+    (void)context;
+    (void)model;
+    config->budget = budget;
+    config->unit = budget / 4;
+}
+
+/* Sparse from the first token, with a local window that leaves something to select. */
+static void short_window(kr_method_config *config, uint32_t budget, uint64_t context, const kr_model *model)
+{
+    (void)context;
+    (void)model;
+    config->budget = budget;
+    config->parameter[2] = 256;
+    config->parameter[3] = 1;
+}
+
+const kr_eval_method kr_eval_methods[] = {
+    {.name = "dense", .training_free = true},
+    {.name = "quest", .training_free = true, .has_budget = true},
+    {.name = "sparq",
+     .training_free = true,
+     .has_budget = true,
+     .apply = half_of_narrow_heads,
+     .note = "sparq: recall is of its exact tokens; the mean value stands in for the rest of the mass, which "
+             "only "
+             "the output error shows."},
+    {.name = "starc", .training_free = true, .has_budget = true},
+    {.name = "retroinfer",
+     .training_free = true,
+     .has_budget = true,
+     .apply = share_of_clusters,
+     .note =
+         "retroinfer: the budget sets the share of clusters that are attended exactly (budget / context); "
+         "its 68 "
+         "steady tokens and those not indexed come on top, and recall is of exact tokens only: the estimated "
+         "clusters show in the output error. Contexts below 1,092 tokens are dense."},
+    {.name = "magicpig",
+     .training_free = true,
+     .note = "magicpig: it samples (K 10, L 150) and has no budget; recall is of the sampled tokens, whose "
+             "weights "
+             "correct for the rest."},
+    {.name = "lserve", .training_free = true, .has_budget = true},
+    {.name = "snapkv",
+     .training_free = true,
+     .has_budget = true,
+     .note = "snapkv: what is kept is chosen at the end of the document, before the continuation or the "
+             "question is "
+             "seen; generated tokens are kept on top of the budget."},
+    {.name = "h2o", .training_free = true, .has_budget = true},
+    {.name = "streamingllm",
+     .training_free = true,
+     .has_budget = true,
+     .note = "streamingllm: keys keep their positions, and the prompt is prefilled densely like everyone's."},
+    {.name = "moba",
+     .has_budget = true,
+     .apply = four_chunks,
+     .note = "moba: made for models trained with it; chunks of a quarter of the budget."},
+    {.name = "infllm2",
+     .has_budget = true,
+     .apply = short_window,
+     .note = "infllm2: made for models trained with it; local window 256, on top of the budget."},
+    {.name = "seer",
+     .has_budget = true,
+     .tensor = {"model.layers.0.self_attn.attn_gate.attngate_linear_q.weight",
+                "blk.0.attn_gate.linear_q.weight"}},
+    {.name = "dsa",
+     .has_budget = true,
+     .tensor = {"model.layers.0.self_attn.indexer.wq_b.weight", "blk.0.indexer.attn_q_b.weight"}},
+    {.name = "msa",
+     .has_budget = true,
+     .tensor = {"model.layers.3.self_attn.index_q_proj.weight", "blk.3.indexer.q_proj.weight"}},
+};
+
+const uint32_t kr_eval_method_count = sizeof kr_eval_methods / sizeof kr_eval_methods[0];
+
+kr_status kr_eval_method_find(const char *name, const kr_eval_method **method, kr_err *err)
+{
+    const kr_method *known;
+    for (uint32_t i = 0; i < kr_eval_method_count; i++)
+        if (strcmp(kr_eval_methods[i].name, name) == 0) {
+            *method = &kr_eval_methods[i];
+            return KR_OK;
+        }
+    const kr_status status = kr_method_find(name, &known, err);
+    return status != KR_OK ? status
+                           : kr_fail(err, KR_E_UNSUPPORTED, "eval knows no budget for method %s", name);
+}
+
+kr_status kr_eval_method_check(const kr_eval_method *method, const kr_model_file *file, kr_err *err)
+{
+    kr_tensor tensor;
+    if (method->tensor[0] == NULL || kr_model_file_named(file, method->tensor[0], &tensor, NULL) == KR_OK ||
+        kr_model_file_named(file, method->tensor[1], &tensor, NULL) == KR_OK)
+        return KR_OK;
+    return kr_fail(err, KR_E_NOT_FOUND, "method %s is learned: model %s has no tensor %s (in GGUF %s)",
+                   method->name, kr_model_file_model(file)->name, method->tensor[0], method->tensor[1]);
+}
+
+kr_method_config kr_eval_method_config(const kr_eval_method *method, uint32_t budget, uint64_t context,
+                                       const kr_model *model)
+{
+    kr_method_config config = {0};
+    memcpy(config.name, method->name, strlen(method->name));
+    if (method->apply != NULL)
+        method->apply(&config, budget, context, model);
+    else if (method->has_budget)
+        config.budget = budget;
+    return config;
+}

@@ -1,0 +1,33 @@
+/* What an evaluation must know of a method beyond the method table: whether it needs training, what a
+ * budget means to it, and how to read its figures. */
+#ifndef KR_EVAL_EVAL_METHODS_H
+#define KR_EVAL_EVAL_METHODS_H
+
+#include <stdbool.h>
+
+#include "files/model_file.h"
+#include "method/method.h"
+
+typedef struct {
+    const char *name;
+    bool training_free;
+    bool has_budget;
+    const char *tensor[2]; /* learned: a tensor of layer 0 by its name in folders and in GGUF */
+    const char *note;      /* one sentence, or NULL */
+    /* Sets what the budget is to the method; NULL: config.budget. */
+    void (*apply)(kr_method_config *config, uint32_t budget, uint64_t context, const kr_model *model);
+} kr_eval_method;
+
+/* In the order of reports. */
+extern const kr_eval_method kr_eval_methods[];
+extern const uint32_t kr_eval_method_count;
+
+/* KR_E_NOT_FOUND names the methods. */
+kr_status kr_eval_method_find(const char *name, const kr_eval_method **method, kr_err *err);
+/* KR_E_NOT_FOUND names the tensor that the model file lacks. */
+kr_status kr_eval_method_check(const kr_eval_method *method, const kr_model_file *file, kr_err *err);
+/* Name, budget and parameters; the rest is 0. */
+kr_method_config kr_eval_method_config(const kr_eval_method *method, uint32_t budget, uint64_t context,
+                                       const kr_model *model);
+
+#endif
