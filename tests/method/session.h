@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "base/num.h"
+#include "base/team.h"
 #include "method/layout.h"
 #include "method/method.h"
 #include "tests/test.h"
@@ -28,7 +29,8 @@ typedef struct {
     size_t workspace_bytes;
     uint32_t lists, rows_max, *selected, *selected_count, stride;
     uint64_t capacity, page_bytes, nan_count, step;
-    bool reverse; /* run a stage's parts from the last to the first */
+    bool reverse;  /* run a stage's parts from the last to the first */
+    kr_team *team; /* or on these threads; NULL: on the caller's */
 } session;
 
 static inline void *session_memory(size_t bytes, int fill)
@@ -114,15 +116,34 @@ static inline void session_store(session *s, const float *key, const float *valu
     }
 }
 
+typedef struct {
+    const kr_stage *stage;
+    const kr_job *job;
+    kr_scratch scratch[4]; /* one a worker */
+} session_parts;
+
+static inline void session_part(void *context, uint32_t part, uint32_t worker)
+{
+    const session_parts *p = context;
+
+    p->stage->run(p->job, part, p->scratch[worker]);
+}
+
 static inline void session_stage(session *s, const kr_job *job, kr_stage_kind kind)
 {
-    const kr_stage *stage = &s->method->stage[kind];
+    session_parts p = {.stage = &s->method->stage[kind], .job = job};
 
-    if (stage->run == NULL)
+    if (p.stage->run == NULL)
         return;
-    const uint32_t parts = stage->parts(job);
-    for (uint32_t p = 0; p < parts; p++)
-        stage->run(job, s->reverse ? parts - 1 - p : p, s->scratch);
+    const uint32_t parts = p.stage->parts(job), workers = s->team ? kr_team_threads(s->team) : 0;
+    for (uint32_t w = 0; w < workers; w++)
+        p.scratch[w] = (kr_scratch){session_memory(s->scratch.bytes, 0xff), s->scratch.bytes};
+    if (workers > 0)
+        kr_team_run(s->team, session_part, &p, parts);
+    for (uint32_t w = 0; w < workers; w++)
+        free(p.scratch[w].memory);
+    for (uint32_t i = 0; workers == 0 && i < parts; i++)
+        p.stage->run(job, s->reverse ? parts - 1 - i : i, s->scratch);
 }
 
 /* New tokens of a session: one decode token or a prefill chunk. */

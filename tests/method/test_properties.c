@@ -1,5 +1,5 @@
 /* What holds for every method with keys as rows: the output does not depend on prompt chunks, on the
- * order in which parts run, or on the variants of the ops; a budget that covers the context gives dense
+ * order in which parts run, on threads, or on the variants of the ops; a budget that covers the context gives dense
  * attention; a second turn runs; plans refuse what they cannot do. */
 #include "method/trained.h"
 #include "method/training_free.h"
@@ -70,16 +70,20 @@ static void same_bits_whatever_the_order(void **state)
 {
     (void)state;
     kr_rng rng = test_rng("properties");
-    static const uint32_t chunks[] = {PROMPT, 1, 64, 129};
+    static const uint32_t chunks[] = {PROMPT, 1, 64, 129, 200};
+    kr_team *team;
+    kr_err err;
     const kr_ops fast = fastest();
     feed f = feed_random(&rng, &shape, TOKENS);
+    assert_int_equal(kr_team_create(&team, 4, NULL, &err), KR_OK);
     float *want = session_memory(output_bytes(), 0), *got = session_memory(output_bytes(), 0);
 
     for (int m = 0; m < SUBJECTS; m++)
-        for (int k = 0; k < 4; k++) {
+        for (int k = 0; k < 5; k++) {
             session *s = session_open(subjects[m].method, subjects[m].sparse, shape, TOKENS, PROMPT);
 
             s->reverse = k % 2;
+            s->team = k == 4 ? team : NULL;
             s->ops = k < 2 ? &kr_ops_scalar : &fast;
             feed_run(s, &f, PROMPT, chunks[k], k == 0 ? want : got);
             if (k > 0 && memcmp(want, got, output_bytes()) != 0)
@@ -87,6 +91,7 @@ static void same_bits_whatever_the_order(void **state)
             assert_int_equal(s->nan_count, 0);
             session_close(s);
         }
+    kr_team_destroy(team);
     free(want), free(got);
     feed_free(&f);
 }

@@ -114,6 +114,31 @@ static void starc(void **state)
     session_close(s);
 }
 
+/* Equal centroids: the first takes every key, the second is empty, scores as nothing and gives no tokens. */
+static void starc_ties_go_to_the_first_cluster(void **state)
+{
+    (void)state;
+    kr_method_config config = named("starc");
+    float out[17 * D], key[17 * D], query[17 * D];
+
+    for (uint32_t i = 0; i < 17 * D; i++) {
+        key[i] = golden_at(i % D, 5);
+        query[i] = -key[i]; /* an empty cluster's score of 0 would be the best */
+    }
+    config.budget = 9, config.unit = 8, config.parameter[0] = 16;
+    session *s = session_open(&kr_method_starc, config, one_head, 17, 16);
+
+    session_run(s, (chunk){16, true, query, key, key, NULL, NULL, out});
+    session_run(s, (chunk){1, false, query, key, key, NULL, NULL, out});
+    /* Four counters, then each cluster's first member; the step's own token is a short window. */
+    const uint32_t *first = (const uint32_t *)((const uint64_t *)kr_view_record_body(&s->view) + 4);
+    assert_int_equal(first[0], 0);
+    assert_int_equal(first[1], 16);
+    assert_int_equal(first[2], 16);
+    assert_int_equal(s->selected_count[0], 9);
+    session_close(s);
+}
+
 static void snapkv(void **state)
 {
     (void)state;
@@ -227,6 +252,56 @@ static void magicpig(void **state)
     session_close(s);
 }
 
+/* Over fresh hyperplanes, the sampled sum of exp(l) / w is on average the exact sum: w is the true
+ * inclusion probability. */
+static void magicpig_is_unbiased(void **state)
+{
+    (void)state;
+    enum { ROUNDS = 3000, BEGIN = 4, END = N - 8 };
+    kr_method_config config = named("magicpig");
+    feed f = golden_feed(1, 1);
+    float out[N * D];
+    double mu[D] = {0}, exact = 0.0, mean = 0.0, square = 0.0, weight[N], value[N];
+
+    config.parameter[0] = 4, config.parameter[1] = 12, config.parameter[2] = BEGIN,
+    config.parameter[3] = N - END;
+    for (uint32_t t = BEGIN; t < END; t++)
+        for (uint32_t d = 0; d < D; d++)
+            mu[d] += (double)f.key[t * D + d] / (END - BEGIN);
+    for (uint32_t t = BEGIN; t < END; t++) {
+        double dot = 0.0, qq = 0.0, kk = 0.0;
+
+        for (uint32_t d = 0; d < D; d++) {
+            const double k = (double)f.key[t * D + d] - mu[d], q = (double)f.query[d];
+            dot += q * k, qq += q * q, kk += k * k;
+        }
+        weight[t] = kr_magicpig_weight(dot / sqrt(qq * kk), 4, 12);
+        value[t] = exp(dot * (double)one_head.softmax_scale);
+        exact += value[t];
+    }
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        session *s = session_open(&kr_method_magicpig, config, one_head, N + 1, N);
+        double sum = 0.0;
+
+        s->record->seed = 1000 + round;
+        feed_run(s, &f, N, N, out);
+        s->view.tokens--;
+        session_run(s, feed_chunk(&f, s, N - 1, 1, false, out));
+        for (uint32_t i = 0; i < s->selected_count[0]; i++)
+            if (s->selected[i] >= BEGIN && s->selected[i] < END)
+                sum += value[s->selected[i]] / weight[s->selected[i]];
+        mean += sum / ROUNDS;
+        square += sum * sum / ROUNDS;
+        session_close(s);
+    }
+    const double error = sqrt((square - mean * mean) / ROUNDS);
+
+    print_message("mean %.4f, exact %.4f, standard error %.4f\n", mean, exact, error);
+    assert_true(fabs(mean - exact) < 4.0 * error);
+    assert_true(error < 0.02 * exact);
+    feed_free(&f);
+}
+
 static void magicpig_weights(void **state)
 {
     (void)state;
@@ -303,12 +378,14 @@ int main(void)
         cmocka_unit_test(sparq),
         cmocka_unit_test(sparq_by_hand),
         cmocka_unit_test(starc),
+        cmocka_unit_test(starc_ties_go_to_the_first_cluster),
         cmocka_unit_test(snapkv),
         cmocka_unit_test(h2o),
         cmocka_unit_test(streamingllm),
         cmocka_unit_test(retroinfer),
         cmocka_unit_test(magicpig),
         cmocka_unit_test(magicpig_weights),
+        cmocka_unit_test(magicpig_is_unbiased),
         cmocka_unit_test(lserve),
         cmocka_unit_test(lserve_reuses_and_streams),
     };
