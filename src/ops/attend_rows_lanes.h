@@ -21,7 +21,6 @@ enum {
      * 32 KB; more: the block's scores do. Whole register tiles either way. */
     TOKEN_BLOCK_ONE = 32,
     TOKEN_BLOCK = 72,
-    ROWS_AHEAD = 12,
     DIM_BLOCK = 16,
     CHUNK_FLOATS = 4096 /* a query chunk, 16 KB, stays in the first-level cache too */
 };
@@ -38,14 +37,6 @@ typedef struct {
     float *maximum, *sum;                     /* [width] */
 } row_group;
 
-/* A product to accumulate: out[t][width] += sum over steps of x[step][width] * y[t][step]. */
-typedef struct {
-    const float *x, *y;
-    float *out;
-    size_t t_stride, step_stride; /* of y, in elements */
-    uint32_t width, steps;
-} product;
-
 static void convert_row(kr_dtype type, const void *row, float *out, uint32_t dim)
 {
     const uint16_t *half = row;
@@ -61,19 +52,38 @@ static void convert_row(kr_dtype type, const void *row, float *out, uint32_t dim
         kr_to_f32(type, (const uint8_t *)row + (size_t)c * kr_dtype_bytes(type), out + c, dim - c);
 }
 
-/* Rows [first, first + n) to F32, while rows some way ahead are fetched: they are scattered, so no
- * hardware prefetcher finds them. */
-static void convert_rows(const row_group *g, const void *const *rows, uint32_t first, uint32_t n,
-                         uint32_t dim)
-{
-    const size_t bytes = (size_t)dim * kr_dtype_bytes(g->a->type);
+/* Rows that will be read soon. They are scattered, so no hardware prefetcher finds them; one line is
+ * asked for every other step of a product, since bursts would fill the line-fill buffers and stall. */
+typedef struct {
+    const void *const *row, *const *end;
+    size_t at, bytes; /* of a row */
+} upcoming;
 
-    for (uint32_t j = 0; j < n; j++) {
-        if (first + j + ROWS_AHEAD < g->a->positions)
-            for (size_t line = 0; line < bytes; line += 64)
-                __builtin_prefetch((const uint8_t *)rows[first + j + ROWS_AHEAD] + line);
-        convert_row(g->a->type, rows[first + j], g->element + (size_t)j * dim, dim);
+static inline void fetch_line(upcoming *u)
+{
+    if (u->row == u->end)
+        return;
+    __builtin_prefetch((const uint8_t *)*u->row + u->at);
+    u->at += 64;
+    if (u->at >= u->bytes) {
+        u->at = 0;
+        u->row++;
     }
+}
+
+/* A product to accumulate: out[t][width] += sum over steps of x[step][width] * y[t][step]. */
+typedef struct {
+    const float *x, *y;
+    float *out;
+    size_t t_stride, step_stride; /* of y, in elements */
+    uint32_t width, steps;
+    upcoming *ahead;
+} product;
+
+static void convert_rows(const row_group *g, const void *const *rows, uint32_t n, uint32_t dim)
+{
+    for (uint32_t j = 0; j < n; j++)
+        convert_row(g->a->type, rows[j], g->element + (size_t)j * dim, dim);
 }
 
 /* H vectors of rows times T columns, all partial sums in registers. */
@@ -87,6 +97,8 @@ static void convert_rows(const row_group *g, const void *const *rows, uint32_t f
             _Pragma("GCC unroll 16") for (int h = 0; h < H; h++)                                       \
                 sum[t][h] = lanes_load(p->out + (size_t)t * p->width + h * KR_LANES);                  \
         for (uint32_t s = 0; s < p->steps; s++, x += p->width, y += p->step_stride) {                  \
+            if (s % 2 == 0)                                                                            \
+                fetch_line(p->ahead);                                                                  \
             kr_lanes xv[H];                                                                            \
                                                                                                        \
             _Pragma("GCC unroll 16") for (int h = 0; h < H; h++) xv[h] = lanes_load(x + h * KR_LANES); \
@@ -159,6 +171,18 @@ static void load_query(const row_group *g)
                 g->query[(size_t)c * g->width + r] = r < g->rows ? g->a->query[g->first_row + r][c] : 0.0f;
 }
 
+/* The block after [i, i + n): its keys; after the last block of keys, the first values. */
+static upcoming rows_after(const row_group *g, const void *const *rows, uint32_t i, uint32_t n, uint32_t dim)
+{
+    const kr_attend_rows_args *a = g->a;
+    const size_t element = kr_dtype_bytes(a->type);
+    const uint32_t next = i + n, left = a->positions - next;
+
+    if (left == 0 && rows == a->key_row && a->value_row[0] != a->key_row[0])
+        return (upcoming){a->value_row, a->value_row + n, 0, a->value_dim * element};
+    return (upcoming){rows + next, rows + next + (left < g->block ? left : g->block), 0, dim * element};
+}
+
 /* Scores of all positions, unscaled. */
 static void score_positions(const row_group *g)
 {
@@ -168,13 +192,15 @@ static void score_positions(const row_group *g)
     for (uint32_t i = 0; i < g->a->positions; i += g->block) {
         const uint32_t n = g->a->positions - i < g->block ? g->a->positions - i : g->block;
 
-        convert_rows(g, g->a->key_row, i, n, dim);
+        upcoming ahead = rows_after(g, g->a->key_row, i, n, dim);
+
+        convert_rows(g, g->a->key_row + i, n, dim);
         for (uint32_t c = 0; c < dim; c += chunk) {
             const uint32_t steps = dim - c < chunk ? dim - c : chunk;
 
             multiply(g,
                      (product){g->query + (size_t)c * g->width, g->element + c,
-                               g->score + (size_t)i * g->width, dim, 1, g->width, steps},
+                               g->score + (size_t)i * g->width, dim, 1, g->width, steps, &ahead},
                      n);
         }
     }
@@ -245,8 +271,12 @@ static void weigh_values(const row_group *g)
     for (uint32_t i = 0; i < g->a->positions; i += g->block) {
         const uint32_t n = g->a->positions - i < g->block ? g->a->positions - i : g->block;
 
-        convert_rows(g, g->a->value_row, i, n, dim);
-        multiply(g, (product){g->score + (size_t)i * g->width, g->element, g->acc, 1, dim, g->width, n}, dim);
+        upcoming ahead = rows_after(g, g->a->value_row, i, n, dim);
+
+        convert_rows(g, g->a->value_row + i, n, dim);
+        multiply(g,
+                 (product){g->score + (size_t)i * g->width, g->element, g->acc, 1, dim, g->width, n, &ahead},
+                 dim);
     }
 }
 
