@@ -1,6 +1,6 @@
 /* What holds for every method with keys as rows: the output does not depend on prompt chunks, on the
- * order in which parts run, on threads, or on the variants of the ops; a budget that covers the context gives dense
- * attention; a second turn runs; plans refuse what they cannot do. */
+ * order in which parts run, on threads, or on the variants of the ops; a budget that covers the context
+ * gives dense attention; a second turn is deterministic; plans refuse what they cannot do. */
 #include "method/trained.h"
 #include "method/training_free.h"
 #include "ops/variants.h"
