@@ -123,40 +123,58 @@ static kr_status read_file(const char *path, kr_trace *trace, uint32_t block_tok
     return status;
 }
 
-static int is_trace(const struct dirent *entry)
+static bool is_trace(const char *name)
 {
-    return ends_with(entry->d_name, ".json") || ends_with(entry->d_name, ".jsonl") ||
-           ends_with(entry->d_name, ".csv");
+    return ends_with(name, ".json") || ends_with(name, ".jsonl") || ends_with(name, ".csv");
 }
 
-static int by_name(const struct dirent **a, const struct dirent **b)
+typedef char file_name[256];
+
+static int by_name(const void *a, const void *b) { return strcmp(a, b); }
+
+/* Fills names, which holds FILES_MAX, with the folder's trace files. */
+static kr_status list_folder(const char *path, file_name *names, uint32_t *count, kr_err *err)
 {
-    return strcmp((*a)->d_name, (*b)->d_name);
+    DIR *folder = opendir(path);
+    const struct dirent *entry;
+    kr_status status = KR_OK;
+
+    if (folder == NULL)
+        return kr_fail(err, KR_E_IO, "%s: %s", path, strerror(errno));
+    *count = 0;
+    while (status == KR_OK && (entry = readdir(folder)) != NULL) {
+        if (!is_trace(entry->d_name))
+            continue;
+        if (*count == FILES_MAX)
+            status = kr_fail(err, KR_E_LIMIT, "%s: more than %d files", path, FILES_MAX);
+        else
+            snprintf(names[(*count)++], sizeof *names, "%s", entry->d_name);
+    }
+    closedir(folder);
+    if (status == KR_OK && *count == 0)
+        status = kr_fail(err, KR_E_NOT_FOUND, "%s: no file named *.json, *.jsonl or *.csv", path);
+    return status;
 }
 
 static kr_status read_folder(const char *path, kr_trace *trace, uint32_t block_tokens, kr_err *err)
 {
-    struct dirent **entry = NULL;
-    const int count = scandir(path, &entry, is_trace, by_name);
-    kr_status status = KR_OK;
+    file_name *names = kr_alloc(FILES_MAX * sizeof *names);
+    uint32_t count = 0;
+    kr_status status;
 
-    if (count < 0)
-        return kr_fail(err, KR_E_IO, "%s: %s", path, strerror(errno));
-    if (count == 0)
-        status = kr_fail(err, KR_E_NOT_FOUND, "%s: no file named *.json, *.jsonl or *.csv", path);
-    if (count > FILES_MAX)
-        status = kr_fail(err, KR_E_LIMIT, "%s: %d files, at most %d", path, count, FILES_MAX);
-    for (int i = 0; i < count; i++) {
+    if (names == NULL)
+        return kr_fail(err, KR_E_MEMORY, "%s: no memory for the names of its files", path);
+    status = list_folder(path, names, &count, err);
+    qsort(names, count, sizeof *names, by_name);
+    for (uint32_t i = 0; i < count && status == KR_OK; i++) {
         char file[4096];
 
-        if (status == KR_OK &&
-            snprintf(file, sizeof file, "%s/%s", path, entry[i]->d_name) >= (int)sizeof file)
+        if (snprintf(file, sizeof file, "%s/%s", path, names[i]) >= (int)sizeof file)
             status = kr_fail(err, KR_E_ARG, "%s: a path longer than 4 KB", path);
         if (status == KR_OK)
             status = read_file(file, trace, block_tokens, err);
-        free(entry[i]);
     }
-    free(entry);
+    kr_free(names);
     return status;
 }
 

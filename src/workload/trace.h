@@ -86,9 +86,10 @@ kr_status kr_trace_read(kr_trace *trace, const char *path, uint32_t block_tokens
 void kr_trace_free(kr_trace *trace);
 
 /* The run-length form, JSON lines. First line {"karat_trace":1}. Then a session a line: {"id", "block"
- * (or "block_up" where a turn's last, partly filled block has an id too), "prefix", "start", "parent" (line of the parent session from 0, or null), "turns": [[arrival, input,
- * output, think, api, cached, kept blocks, [first, count, ...]], ...]}; times in microseconds, null for
- * those not stated. Loss-free for all that kr_trace holds but format. KR_E_IO. */
+ * (or "block_up" where a turn's last, partly filled block has an id too), "prefix", "start", "parent"
+ * (number of the parent session from 0, or null), "turns": [[arrival, input, output, think, api, cached,
+ * kept blocks, [first, count, ...]], ...]}; times in microseconds, null for those not stated. Loss-free
+ * for all that kr_trace holds but format. KR_E_IO. */
 kr_status kr_trace_write_runs(const kr_trace *trace, FILE *out, kr_err *err);
 
 /* ---- building, for readers and generators ----

@@ -1,0 +1,457 @@
+/* karat sim: one system, one model, one trace in virtual time. */
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "plan/study.h"
+#include "plan/timeline.h"
+#include "report/chart.h"
+#include "report/page.h"
+#include "report/table.h"
+#include "workload/generate.h"
+
+typedef struct {
+    kr_scenario_options scenario;
+    kr_study_options study;
+    const char *trace, *html, *trace_out;
+    int system, policy, cmr;
+    uint32_t sessions, trace_sessions, trace_steps, block_tokens;
+    double slo_ms;
+    bool find_max, json, think, agents;
+} sim_options;
+
+static const char *const policies[] = {"scms", "ofms", NULL};
+static const char *const on_off[] = {"off", "on", NULL};
+
+#define AT(field) offsetof(sim_options, field)
+static const kr_option table[] = {
+    {.help = "system"},
+    {.name = "model",
+     .type = KR_OPT_STRING,
+     .at = AT(scenario.model),
+     .value = "NAME|FILE",
+     .help = "a name in data/models, or a descriptor"},
+    {.name = "system",
+     .type = KR_OPT_CHOICE,
+     .at = AT(system),
+     .choices = kr_system_names,
+     .value = "NAME",
+     .help = "what runs it"},
+    {.name = "gpus",
+     .type = KR_OPT_U32,
+     .at = AT(scenario.gpus),
+     .min = 1,
+     .max = 4096,
+     .value = "N",
+     .help = "compute devices"},
+    {.name = "devices",
+     .type = KR_OPT_U32,
+     .at = AT(scenario.devices),
+     .max = 16384,
+     .value = "N",
+     .help = "memory devices"},
+    {.name = "ep",
+     .type = KR_OPT_U32,
+     .at = AT(scenario.ep),
+     .max = 4096,
+     .value = "N",
+     .help = "expert parallelism (0: all compute devices)"},
+    {.name = "tp",
+     .type = KR_OPT_U32,
+     .at = AT(scenario.tp),
+     .min = 1,
+     .max = 64,
+     .value = "N",
+     .help = "tensor parallelism of attention"},
+    {.name = "micro-batches",
+     .type = KR_OPT_U32,
+     .at = AT(scenario.micro_batches),
+     .min = 1,
+     .max = 8,
+     .value = "N",
+     .help = "micro-batches in flight"},
+    {.name = "method",
+     .type = KR_OPT_STRING,
+     .at = AT(scenario.method),
+     .value = "NAME",
+     .help = "attention method; native is the model's own"},
+    {.name = "budget",
+     .type = KR_OPT_U32,
+     .at = AT(scenario.budget),
+     .value = "TOKENS",
+     .help = "tokens attended (0: the method's default)"},
+    {.name = "policy",
+     .type = KR_OPT_CHOICE,
+     .at = AT(policy),
+     .choices = policies,
+     .value = "NAME",
+     .help = "order of a step's ops"},
+    {.name = "cmr",
+     .type = KR_OPT_CHOICE,
+     .at = AT(cmr),
+     .choices = on_off,
+     .value = "on|off",
+     .help = "context-aware rebalancing of micro-batches"},
+    {.name = "compute",
+     .type = KR_OPT_STRING,
+     .at = AT(scenario.compute),
+     .value = "FILE",
+     .help = "descriptor of the compute device"},
+    {.name = "memory",
+     .type = KR_OPT_STRING,
+     .at = AT(scenario.memory),
+     .value = "FILE",
+     .help = "descriptor of the memory device"},
+    {.name = "data",
+     .type = KR_OPT_STRING,
+     .at = AT(scenario.data),
+     .value = "FOLDER",
+     .help = "folder with models/ and devices/"},
+    {.name = "exact",
+     .type = KR_OPT_FLAG,
+     .at = AT(scenario.exact),
+     .help = "own accounting and absorbed queries, not the paper's"},
+    {.name = "network-by-bytes",
+     .type = KR_OPT_FLAG,
+     .at = AT(scenario.all_to_all_by_bytes),
+     .help = "all-to-alls at the link's bytes per second, as the paper has it, not as measured"},
+    {.help = "load"},
+    {.name = "trace",
+     .type = KR_OPT_STRING,
+     .at = AT(trace),
+     .value = "FILE|FOLDER|NAME",
+     .help = "trace, or the synthetic swe-pro, swe-chat, kvct-like"},
+    {.name = "trace-sessions",
+     .type = KR_OPT_U32,
+     .at = AT(trace_sessions),
+     .min = 1,
+     .max = 1 << 16,
+     .value = "N",
+     .help = "sessions of a synthetic trace"},
+    {.name = "block-size",
+     .type = KR_OPT_U32,
+     .at = AT(block_tokens),
+     .max = 1 << 20,
+     .value = "TOKENS",
+     .help = "block size of a Mooncake trace (0: 512)"},
+    {.name = "think", .type = KR_OPT_FLAG, .at = AT(think), .help = "keep the trace's think times"},
+    {.name = "sub-agents", .type = KR_OPT_FLAG, .at = AT(agents), .help = "sub-agents are sessions too"},
+    {.name = "sessions",
+     .letter = 'n',
+     .type = KR_OPT_U32,
+     .at = AT(sessions),
+     .min = 1,
+     .max = 1 << 17,
+     .value = "N",
+     .help = "sessions in flight"},
+    {.name = "find-max",
+     .type = KR_OPT_FLAG,
+     .at = AT(find_max),
+     .help = "find the most sessions that keep --slo-ms"},
+    {.name = "slo-ms",
+     .type = KR_OPT_REAL,
+     .at = AT(slo_ms),
+     .real_min = 0.1,
+     .real_max = 1e6,
+     .value = "MS",
+     .help = "P99 time between tokens"},
+    {.help = "measurement"},
+    {.name = "paper-window",
+     .type = KR_OPT_FLAG,
+     .at = AT(study.paper_window),
+     .help =
+         "250K tokens or 300 s, the first 20 % left out; without it the run is long and its warm-up tested"},
+    {.name = "steps",
+     .type = KR_OPT_U64,
+     .at = AT(study.steps_max),
+     .min = 1,
+     .max = 10000000,
+     .value = "N",
+     .help = "steps of a run without --paper-window"},
+    {.name = "seed", .type = KR_OPT_U64, .at = AT(study.seed), .value = "N", .help = "first seed"},
+    {.name = "seeds",
+     .type = KR_OPT_U32,
+     .at = AT(study.seeds),
+     .min = 1,
+     .max = KR_STUDY_SEEDS_MAX,
+     .value = "N",
+     .help = "runs"},
+    {.help = "output"},
+    {.name = "json", .type = KR_OPT_FLAG, .at = AT(json), .help = "print one JSON object"},
+    {.name = "html",
+     .type = KR_OPT_STRING,
+     .at = AT(html),
+     .value = "FILE",
+     .help = "write a page with charts"},
+    {.name = "trace-out",
+     .type = KR_OPT_STRING,
+     .at = AT(trace_out),
+     .value = "FILE",
+     .help = "write the first steps as a Chrome trace"},
+    {.name = "trace-steps",
+     .type = KR_OPT_U32,
+     .at = AT(trace_steps),
+     .min = 1,
+     .max = KR_TIMELINE_STEPS_MAX,
+     .value = "N",
+     .help = "steps in it"},
+};
+
+static const kr_command_line line = {
+    .command = "sim",
+    .summary = "Simulates a cluster of compute and memory devices that serves a trace's sessions.",
+    .options = table,
+    .option_count = sizeof table / sizeof table[0],
+    .example = "karat sim --model deepseek-v3.2 --gpus 16 --devices 192 --trace kvct-like --find-max "
+               "--paper-window\nkarat sim --system gpu-only --gpus 64 --trace traces/ -n 300 --json",
+};
+
+static const kr_column columns[] = {
+    {"quantity", NULL, "quantity", 0}, {"value", NULL, "value", 3}, {"unit", NULL, "unit", 0}};
+
+static void row(kr_table *t, const char *name, double value, const char *unit)
+{
+    kr_table_text(t, "%s", name);
+    kr_table_real(t, value);
+    kr_table_text(t, "%s", unit);
+}
+
+static const char *const resources[] = {"compute ranks", "memory devices", "links", "network of the experts"};
+
+static void fill(kr_table *t, const kr_scenario *s, const kr_study_result *r)
+{
+    const kr_sim_result *f = &r->first;
+    char name[64];
+
+    kr_table_init(t, NULL, columns, 3);
+    row(t, "throughput", r->tokens_per_s, "tokens/s");
+    row(t, "95 % confidence, half width", r->half_width, "tokens/s");
+    row(t, "throughput per TDP", r->tokens_per_s_per_w, "tokens/s/W");
+    row(t, "TDP", s->tdp_w / 1e3, "kW");
+    row(t, "sessions in flight", r->sessions, "");
+    row(t, "time between tokens, mean", f->tokens_per_s > 0 ? f->rows_mean / f->tokens_per_s * 1e3 : 0, "ms");
+    row(t, "time between tokens, p50", (double)f->tbt_p50_ns * 1e-6, "ms");
+    row(t, "time between tokens, p99, worst seed", r->p99_s * 1e3, "ms");
+    row(t, "decoding at once, mean", f->rows_mean, "sessions");
+    row(t, "context of a decoding session, mean", f->context_mean / 1e3, "K tokens");
+    for (int i = 0; i < KR_RESOURCE_COUNT; i++) {
+        snprintf(name, sizeof name, "busy: %s", resources[i]);
+        row(t, name, 100 * f->busy[i], "%");
+    }
+    for (int i = KR_ON_DEVICE; i < KR_RESOURCE_COUNT; i++) {
+        snprintf(name, sizeof name, "compute waits for: %s", resources[i]);
+        row(t, name, 100 * f->stall[i], "%");
+    }
+    for (int i = 0; i < KR_PROVENANCE_COUNT; i++) {
+        snprintf(name, sizeof name, "op time that is %s", kr_provenance_name((kr_provenance)i));
+        row(t, name, 100 * f->provenance[i], "%");
+    }
+    row(t, "weights of a rank", (double)s->bytes.weight_bytes * 1e-9, "GB");
+    row(t, "KV and index of a token", (double)(s->bytes.kv_token_bytes + s->bytes.index_token_bytes) / 1e3,
+        "KB");
+    row(t, "steps simulated, first seed", (double)f->steps, "");
+    row(t, "simulated time, first seed", (double)f->elapsed_ns * 1e-9, "s");
+}
+
+static void verdicts(const kr_study_result *r, char *out, size_t bytes)
+{
+    snprintf(out, bytes, "%s: %u of %u runs are%s%s",
+             r->stationary == r->seeds ? "stationary" : "not stationary", r->stationary, r->seeds,
+             r->bound[0] != '\0' ? "; more sessions fail with " : "", r->bound);
+}
+
+static kr_status print_text(const sim_options *o, const kr_scenario *s, const kr_trace *trace,
+                            const kr_study_result *r, kr_err *err)
+{
+    char text[2 * KR_ERR_TEXT_BYTES];
+    kr_table t;
+    kr_status status;
+
+    printf("%s on %s, %s trace (%u sessions), %s\n", s->model.name, kr_system_names[o->system],
+           kr_trace_format_name(trace->format), trace->sessions,
+           o->study.paper_window ? "the paper's window" : "warm-up by MSER-5");
+    fill(&t, s, r);
+    status = kr_table_print(&t, stdout, err);
+    kr_table_free(&t);
+    verdicts(r, text, sizeof text);
+    printf("%s\nrun digest %016llx, program %016llx, trace %016llx\n", text,
+           (unsigned long long)r->first.digest, (unsigned long long)kr_program_digest(&s->program),
+           (unsigned long long)trace->digest);
+    return status;
+}
+
+static int print_json(const sim_options *o, const kr_scenario *s, const kr_trace *trace,
+                      const kr_study_result *r)
+{
+    char digest[17], trace_digest[17];
+    json_t *rows = NULL, *root;
+    kr_table t;
+    kr_err err;
+
+    fill(&t, s, r);
+    if (kr_table_json(&t, &rows, &err) != KR_OK) {
+        kr_table_free(&t);
+        return kr_cli_failed(line.command, &err);
+    }
+    kr_table_free(&t);
+    snprintf(digest, sizeof digest, "%016llx", (unsigned long long)r->first.digest);
+    snprintf(trace_digest, sizeof trace_digest, "%016llx", (unsigned long long)trace->digest);
+    root = json_pack("{s:s,s:s,s:s,s:s,s:s,s:I,s:I,s:f,s:f,s:f,s:f,s:b,s:s,s:o}", "model", s->model.name,
+                     "system", kr_system_names[o->system], "trace_format",
+                     kr_trace_format_name(trace->format), "trace_digest", trace_digest, "run_digest", digest,
+                     "sessions", (json_int_t)r->sessions, "seeds", (json_int_t)r->seeds, "tokens_per_s",
+                     r->tokens_per_s, "tokens_per_s_per_w", r->tokens_per_s_per_w, "p99_ms", r->p99_s * 1e3,
+                     "tdp_w", s->tdp_w, "stationary", r->stationary == r->seeds, "bound", r->bound,
+                     "quantities", rows);
+    return kr_cli_print_json(root);
+}
+
+static kr_status open_out(const char *path, FILE **out, kr_err *err)
+{
+    *out = fopen(path, "wb");
+    return *out != NULL ? KR_OK : kr_fail(err, KR_E_IO, "%s: %s", path, strerror(errno));
+}
+
+static kr_status write_html(const sim_options *o, const kr_scenario *s, const kr_trace *trace,
+                            const kr_study_result *r, kr_err *err)
+{
+    static const char *const waits[] = {"busy", "waits for devices", "waits for links",
+                                        "waits for the network"};
+    const kr_sim_result *f = &r->first;
+    const double share[] = {100 * f->busy[0], 100 * f->stall[1], 100 * f->stall[2], 100 * f->stall[3]};
+    const double busy[] = {100 * f->busy[0], 100 * f->busy[1], 100 * f->busy[2], 100 * f->busy[3]};
+    static const char *const used[] = {"busy"}, *const one[] = {"compute ranks"};
+    char text[2 * KR_ERR_TEXT_BYTES], title[256];
+    kr_table t;
+    FILE *out;
+    kr_status status = open_out(o->html, &out, err);
+
+    if (status != KR_OK)
+        return status;
+    snprintf(title, sizeof title, "%s on %s", s->model.name, kr_system_names[o->system]);
+    kr_page_begin(out, title, "karat sim");
+    verdicts(r, text, sizeof text);
+    kr_page_text(out, "Trace digest %016llx (%s), run digest %016llx. %s", (unsigned long long)trace->digest,
+                 kr_trace_format_name(trace->format), (unsigned long long)f->digest, text);
+    fill(&t, s, r);
+    status = kr_page_table(out, &t, err);
+    kr_table_free(&t);
+    if (status == KR_OK)
+        status = kr_chart_bars(&(kr_bar_chart){.title = "Utilisation",
+                                               .y = {.title = "% of time"},
+                                               .categories = resources,
+                                               .category_count = 4,
+                                               .names = used,
+                                               .values = busy,
+                                               .series_count = 1},
+                               out, err);
+    if (status == KR_OK)
+        status = kr_chart_bars(&(kr_bar_chart){.title = "Where the compute ranks' time goes",
+                                               .y = {.title = "% of time"},
+                                               .categories = one,
+                                               .category_count = 1,
+                                               .names = waits,
+                                               .values = share,
+                                               .series_count = 4,
+                                               .stacked = true},
+                               out, err);
+    if (status == KR_OK)
+        status = kr_page_end(out, err);
+    fclose(out);
+    return status;
+}
+
+static kr_status write_timeline(const sim_options *o, const kr_scenario *s, const kr_plan_workload *w,
+                                uint32_t sessions, kr_err *err)
+{
+    FILE *out;
+    kr_status status = open_out(o->trace_out, &out, err);
+
+    if (status != KR_OK)
+        return status;
+    status = kr_timeline_write(s, w, &o->study, sessions, o->trace_steps, out, err);
+    if (fclose(out) != 0 && status == KR_OK)
+        status = kr_fail(err, KR_E_IO, "%s: %s", o->trace_out, strerror(errno));
+    return status;
+}
+
+static kr_status study(sim_options *o, kr_scenario *s, const kr_plan_workload *w, const kr_trace *trace,
+                       int *code, kr_err *err)
+{
+    kr_study_result r;
+    kr_status status = o->find_max ? kr_study_find_max(s, w, &o->study, &r, err)
+                                   : kr_study_run(s, w, &o->study, o->sessions, &r, err);
+
+    if (status == KR_E_LIMIT && o->find_max) {
+        kr_err why = *err;
+        status = kr_fail(err, KR_E_LIMIT, "no number of sessions fits: %.180s", why.text);
+    }
+    if (status == KR_OK && o->html != NULL)
+        status = write_html(o, s, trace, &r, err);
+    if (status == KR_OK && o->trace_out != NULL)
+        status = write_timeline(o, s, w, r.sessions, err);
+    if (status == KR_OK && o->json)
+        *code = print_json(o, s, trace, &r);
+    else if (status == KR_OK)
+        status = print_text(o, s, trace, &r, err);
+    return status;
+}
+
+static kr_status simulate(sim_options *o, int *code, kr_err *err)
+{
+    const kr_trace_recipe *recipe = kr_trace_recipe_find(o->trace);
+    kr_plan_workload w = {0};
+    kr_scenario s;
+    kr_trace trace;
+    kr_status status = recipe != NULL
+                           ? kr_trace_generate(&trace, recipe, o->trace_sessions, o->study.seed, err)
+                           : kr_trace_read(&trace, o->trace, o->block_tokens, err);
+
+    if (status != KR_OK)
+        return status;
+    status = kr_plan_workload_of(&trace, o->think, o->agents, &w, err);
+    if (status == KR_OK) {
+        status = kr_scenario_init(&s, &o->scenario, w.context_max, err);
+        if (status == KR_OK) {
+            status = study(o, &s, &w, &trace, code, err);
+            kr_scenario_free(&s);
+        }
+    }
+    kr_plan_workload_free(&w);
+    kr_trace_free(&trace);
+    return status;
+}
+
+int kr_cmd_sim(int argc, char **argv)
+{
+    sim_options o = {.scenario = {.data = "data",
+                                  .model = "deepseek-v3.2",
+                                  .method = "native",
+                                  .gpus = 16,
+                                  .devices = 192,
+                                  .ep = 16,
+                                  .tp = 1,
+                                  .micro_batches = 2,
+                                  .factors = KR_PLAN_NO_FACTORS},
+                     .study = {.steps_max = 2000, .seed = 1, .seeds = 1},
+                     .trace = "kvct-like",
+                     .policy = KR_POLICY_OFMS,
+                     .cmr = 1,
+                     .sessions = 256,
+                     .trace_sessions = 700,
+                     .trace_steps = 2,
+                     .slo_ms = 100};
+    char **rest;
+    int rest_count, code = KR_EXIT_OK;
+    kr_err err;
+
+    if (!kr_options_parse(&line, argc, argv, &o, &rest, &rest_count, &code))
+        return code;
+    o.scenario.system = (kr_system)o.system;
+    o.study.policy = (kr_step_policy)o.policy;
+    o.study.rebalance = o.cmr == 1;
+    o.study.slo_s = o.slo_ms * 1e-3;
+    return simulate(&o, &code, &err) == KR_OK ? code : kr_cli_failed(line.command, &err);
+}

@@ -1,0 +1,89 @@
+/* A system under study, ready to simulate: model, method, devices, step program, hardware, and the
+ * sessions of a trace. What the systems are is in scenario.c; what the devices are is in data/. */
+#ifndef KR_PLAN_SCENARIO_H
+#define KR_PLAN_SCENARIO_H
+
+#include "base/arena.h"
+#include "sim/sim.h"
+#include "workload/trace.h"
+
+/* ---- sessions ---- */
+
+typedef struct {
+    kr_sim_workload view;
+    kr_sim_session *session;
+    kr_sim_turn *turn;
+    uint64_t context_max;   /* largest context + output of a turn */
+    uint64_t dropped_turns; /* that decode nothing */
+} kr_plan_workload;
+
+/* Rules: turns without output are left out, and sessions without any other; the turns' uncached input
+ * is ingested; think times only when asked for, none stated = 0, at most an hour; sub-agents only when
+ * asked for, as sessions of their own. KR_E_MEMORY; KR_E_FORMAT when nothing is left. */
+kr_status kr_plan_workload_of(const kr_trace *trace, bool think, bool agents, kr_plan_workload *workload,
+                              kr_err *err);
+void kr_plan_workload_free(kr_plan_workload *workload);
+
+/* ---- systems ---- */
+
+typedef enum {
+    KR_SYSTEM_KARAT,
+    KR_SYSTEM_GPU_ONLY,
+    KR_SYSTEM_HISPARSE,
+    KR_SYSTEM_DUPLEX,
+    KR_SYSTEM_ATTACC,
+    KR_SYSTEM_SPNM,
+    KR_SYSTEM_FPGA,
+} kr_system;
+
+enum { KR_SYSTEMS = 7 };
+extern const char *const kr_system_names[KR_SYSTEMS + 1]; /* NULL-terminated */
+
+/* Factors on what a device descriptor says: 1 leaves it. For sensitivities, never for fitting. */
+typedef struct {
+    double link_bytes, link_latency;      /* of memory devices, and of the compute's link to them */
+    double cores, memory_bytes_per_s;     /* of memory devices */
+    double compute_flops, compute_memory; /* roofline of compute ranks */
+    double curves;                        /* time of everything that a fitted curve prices */
+} kr_plan_factors;
+
+#define KR_PLAN_NO_FACTORS  \
+    {                       \
+        1, 1, 1, 1, 1, 1, 1 \
+    }
+
+typedef struct {
+    const char *data;  /* folder with models/ and devices/ */
+    const char *model; /* "deepseek-v3.2", or a path that ends in .json */
+    kr_system system;
+    const char *method;     /* "native", "dense", "quest", ... */
+    uint32_t budget;        /* tokens attended; 0 = the method's default */
+    uint32_t gpus, devices; /* devices: ignored by systems without or with built-in ones */
+    uint32_t ep, tp;        /* ep 0: all compute ranks, at most the model's experts */
+    uint32_t micro_batches;
+    const char *compute, *memory; /* descriptor paths instead of the system's own, or NULL */
+    bool exact;                   /* own accounting and absorbed queries, not the paper's */
+    bool all_to_all_by_bytes;     /* the paper's 400 GB/s a node instead of the measured curves */
+    kr_plan_factors factors;
+} kr_scenario_options;
+
+typedef struct {
+    kr_model model;
+    kr_device_model compute, memory;
+    kr_arena arena;
+    kr_program program;
+    kr_sim_hardware hardware;
+    kr_memory_plan bytes;
+    double tdp_w;
+} kr_scenario;
+
+/* KR_E_ARG, KR_E_UNSUPPORTED (why the point cannot be), KR_E_NOT_FOUND. A scenario must not be copied. */
+kr_status kr_scenario_init(kr_scenario *scenario, const kr_scenario_options *options, uint64_t context_max,
+                           kr_err *err);
+void kr_scenario_free(kr_scenario *scenario);
+
+/* Devices that with gpus H200s come nearest to watts, in whole nodes; the paper's rule. For systems
+ * without memory devices of their own, gpus is what changes: then 0 is returned and *gpus set. */
+uint32_t kr_system_devices_for(kr_system system, double watts, uint32_t *gpus);
+
+#endif

@@ -1,0 +1,169 @@
+/* Scenarios and studies: iso-power, conversion of traces, the largest number of sessions, and what a
+ * point that cannot be says. Runs from the root of the tree, for data/. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "plan/study.h"
+#include "plan/timeline.h"
+#include "workload/generate.h"
+
+static kr_scenario_options options_of(kr_system system, uint32_t gpus, uint32_t devices)
+{
+    return (kr_scenario_options){.data = "data",
+                                 .model = "minimax-m3",
+                                 .system = system,
+                                 .method = "native",
+                                 .gpus = gpus,
+                                 .devices = devices,
+                                 .ep = 16,
+                                 .tp = 1,
+                                 .micro_batches = 2,
+                                 .factors = KR_PLAN_NO_FACTORS};
+}
+
+static kr_plan_workload small_workload(void)
+{
+    kr_plan_workload w;
+    kr_trace trace;
+    kr_err err;
+
+    assert_int_equal(kr_trace_generate(&trace, kr_trace_recipe_find("swe-pro"), 100, 5, &err), KR_OK);
+    assert_int_equal(kr_plan_workload_of(&trace, false, false, &w, &err), KR_OK);
+    kr_trace_free(&trace);
+    return w;
+}
+
+static void iso_power(void **state)
+{
+    uint32_t gpus = 16;
+    (void)state;
+
+    assert_int_equal(kr_system_devices_for(KR_SYSTEM_KARAT, 44800, &gpus), 192);
+    assert_int_equal(kr_system_devices_for(KR_SYSTEM_SPNM, 44800, &gpus), 224);
+    gpus = 32;
+    assert_int_equal(kr_system_devices_for(KR_SYSTEM_KARAT, 44800, &gpus), 128);
+    assert_int_equal(kr_system_devices_for(KR_SYSTEM_GPU_ONLY, 44800, &gpus), 0);
+    assert_int_equal(gpus, 64);
+    assert_int_equal(kr_system_devices_for(KR_SYSTEM_DUPLEX, 44800, &gpus), 0);
+    assert_int_equal(gpus, 48);
+}
+
+static void turns_without_output_are_left_out(void **state)
+{
+    kr_trace_turn turn[] = {{.input_tokens = 10, .output_tokens = 0},
+                            {.input_tokens = 30, .output_tokens = 5, .cached_tokens = 12, .think_us = 7},
+                            {.input_tokens = 9, .output_tokens = 0}};
+    kr_trace_session session[] = {{.id = "a", .parent = KR_TRACE_NO_PARENT, .turns = 2},
+                                  {.id = "b", .parent = KR_TRACE_NO_PARENT, .first_turn = 2, .turns = 1}};
+    const kr_trace trace = {.session = session, .sessions = 2, .turn = turn, .turns = 3};
+    kr_plan_workload w;
+    kr_err err;
+    (void)state;
+
+    assert_int_equal(kr_plan_workload_of(&trace, true, false, &w, &err), KR_OK);
+    assert_int_equal(w.view.sessions, 1);
+    assert_int_equal(w.session[0].turns, 1);
+    assert_int_equal(w.turn[0].new_tokens, 18);
+    assert_int_equal(w.turn[0].think_ns, 7000);
+    assert_int_equal(w.dropped_turns, 2);
+    assert_int_equal(w.context_max, 35);
+    kr_plan_workload_free(&w);
+}
+
+static void largest_number_of_sessions(void **state)
+{
+    const kr_scenario_options options = options_of(KR_SYSTEM_KARAT, 16, 32);
+    kr_study_options study = {.policy = KR_POLICY_OFMS,
+                              .rebalance = true,
+                              .paper_window = true,
+                              .seed = 3,
+                              .seeds = 2,
+                              .slo_s = 0.06};
+    kr_plan_workload w = small_workload();
+    kr_study_result r, more, again;
+    kr_scenario s;
+    kr_err err;
+    (void)state;
+
+    if (kr_scenario_init(&s, &options, w.context_max, &err) != KR_OK)
+        fail_msg("%s", err.text);
+    assert_true(s.tdp_w == 16 * 700.0 + 32 * 175.0);
+    if (kr_study_find_max(&s, &w, &study, &r, &err) != KR_OK)
+        fail_msg("%s", err.text);
+    assert_true((double)r.first.tbt_p99_ns * 1e-9 <= study.slo_s);
+    assert_non_null(strstr(r.bound, "P99"));
+    study.seeds = 1;
+    assert_int_equal(kr_study_run(&s, &w, &study, r.sessions * 103 / 100, &more, &err), KR_OK);
+    assert_true((double)more.first.tbt_p99_ns * 1e-9 > study.slo_s);
+    assert_int_equal(kr_study_run(&s, &w, &study, r.sessions, &again, &err), KR_OK);
+    assert_true(again.first.digest == r.first.digest);
+    kr_scenario_free(&s);
+    kr_plan_workload_free(&w);
+}
+
+static void points_that_cannot_be(void **state)
+{
+    kr_scenario_options options = options_of(KR_SYSTEM_GPU_ONLY, 8, 0);
+    const kr_study_options study = {.paper_window = true, .seed = 1, .seeds = 1, .slo_s = 0.1};
+    kr_plan_workload w = small_workload();
+    kr_study_result r;
+    kr_scenario s;
+    kr_err err;
+    (void)state;
+
+    options.model = "glm-5.2"; /* 1.5 TB of weights on eight GPUs */
+    options.ep = 8;
+    assert_int_equal(kr_scenario_init(&s, &options, w.context_max, &err), KR_OK);
+    assert_int_equal(kr_study_find_max(&s, &w, &study, &r, &err), KR_E_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "weights"));
+    kr_scenario_free(&s);
+    options.system = KR_SYSTEM_KARAT;
+    assert_int_equal(kr_scenario_init(&s, &options, w.context_max, &err), KR_E_ARG); /* no devices */
+    options.tp = 3;
+    assert_int_equal(kr_scenario_init(&s, &options, w.context_max, &err), KR_E_ARG);
+    kr_plan_workload_free(&w);
+}
+
+static void timeline_is_json_with_every_track(void **state)
+{
+    const kr_scenario_options options = options_of(KR_SYSTEM_KARAT, 16, 32);
+    const kr_study_options study = {.policy = KR_POLICY_OFMS, .seed = 1, .seeds = 1, .steps_max = 1};
+    kr_plan_workload w = small_workload();
+    size_t bytes = 0;
+    char *text = NULL;
+    FILE *out = open_memstream(&text, &bytes);
+    kr_scenario s;
+    kr_err err;
+    (void)state;
+
+    assert_int_equal(kr_scenario_init(&s, &options, w.context_max, &err), KR_OK);
+    assert_int_equal(kr_timeline_write(&s, &w, &study, 64, 1, out, &err), KR_OK);
+    fclose(out);
+    for (const char *const *name =
+             (const char *const[]){"slowest rank", "slowest device", "its link", "network", "\"score\"",
+                                   "\"dispatch\"", "\"return_out\"", NULL};
+         *name != NULL; name++)
+        if (strstr(text, *name) == NULL)
+            fail_msg("no %s in the timeline", *name);
+    free(text);
+    kr_scenario_free(&s);
+    kr_plan_workload_free(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(iso_power),
+        cmocka_unit_test(turns_without_output_are_left_out),
+        cmocka_unit_test(largest_number_of_sessions),
+        cmocka_unit_test(points_that_cannot_be),
+        cmocka_unit_test(timeline_is_json_with_every_track),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
