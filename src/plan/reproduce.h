@@ -1,0 +1,59 @@
+/* The KARAT paper's experiments, run on the simulator, and what comes out beside what the paper says.
+ *
+ * Nothing here is tuned to a claim. A claim's verdict follows from numbers alone: see kr_claim_verdict. */
+#ifndef KR_PLAN_REPRODUCE_H
+#define KR_PLAN_REPRODUCE_H
+
+#include <stdio.h>
+
+#include "plan/batch.h"
+
+enum { KR_TRACES = 3, KR_CLAIMS_MAX = 64, KR_CLAIM_VALUES_MAX = 64 };
+
+typedef struct {
+    const char *data;
+    const char *kvct; /* KVCT trace or folder; NULL: the synthetic kvct-like */
+    uint32_t seeds, threads, trace_sessions;
+    uint64_t seed;
+    bool measured_network; /* DeepEP's measured curves instead of the paper's 400 GB/s a node */
+} kr_reproduce_options;
+
+/* A claim: the paper's range and what ours came to, point by point. */
+typedef struct {
+    const char *id, *text, *paper; /* paper: its value in words */
+    double low, high;              /* the paper's range */
+    double pivot;                  /* 1 for ratios, 0 for differences: which side of it is the sign */
+    const char *unit;
+    double value[KR_CLAIM_VALUES_MAX];
+    uint32_t values, lost; /* lost: points that could not be run */
+    const char *cause;     /* of a miss, as far as known */
+} kr_claim;
+
+typedef enum { KR_CLAIM_HOLDS, KR_CLAIM_SIGN, KR_CLAIM_MISSED, KR_CLAIM_CANNOT_SAY } kr_verdict;
+
+/* HOLDS: every value lies in the paper's range widened by a tenth of its ends. SIGN: not so, but every
+ * value is on the paper's side of the pivot (a range with the pivot inside has no side, then at least
+ * one value must lie in the widened range). MISSED: otherwise. CANNOT_SAY: no value. */
+kr_verdict kr_claim_verdict(const kr_claim *claim);
+const char *kr_verdict_name(kr_verdict verdict);
+
+typedef struct {
+    kr_claim claim[KR_CLAIMS_MAX];
+    uint32_t claims;
+    uint32_t runs;               /* points that were run */
+    char traces[KR_TRACES][160]; /* name, sessions, digest */
+    uint64_t digest;             /* of all runs */
+    kr_study_job *grid;          /* [grid_count], for the table of all points */
+    uint32_t grid_count;
+    const char *grid_trace[512]; /* trace of each point */
+} kr_reproduction;
+
+/* Runs everything. KR_E_MEMORY, and what reading data and traces returns. Free with kr_reproduction_free. */
+kr_status kr_reproduce(const kr_reproduce_options *options, kr_reproduction *reproduction, kr_err *err);
+void kr_reproduction_free(kr_reproduction *reproduction);
+
+/* The report, in Markdown. KR_E_IO. */
+kr_status kr_reproduction_write(const kr_reproduce_options *options, const kr_reproduction *reproduction,
+                                FILE *out, kr_err *err);
+
+#endif
