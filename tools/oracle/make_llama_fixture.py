@@ -8,8 +8,10 @@ DIR of --llama is a built llama.cpp tree (build/bin). The quantised file is expa
 llama-quantize, so that both sides hold the same weights to the last bit. Texts are Debian's
 (package base-files) or short sentences of our own; ids are stored, so the test needs no text.
 
-Per step the fixture keeps the four best tokens with their logits and the log of the sum of
-exponentials; the full logits stay in --work for `make oracle` (KL divergence)."""
+Per step the fixture keeps the four best tokens with their logits. The quantised file itself is
+then run along the same tokens: of it the 16 best are kept and the log of the sum of exponentials,
+for the KL divergence, and the divergence of llama.cpp's own two runs, which says what quantised
+arithmetic costs there."""
 import argparse
 import hashlib
 import json
@@ -44,6 +46,23 @@ def top(row, count):
     return [[i, row[i]] for i in order]
 
 
+def log_sum(row):
+    best = max(row)
+    return best + math.log(math.fsum(math.exp(x - best) for x in row))
+
+
+def rows(path):
+    data = open(path, "rb").read()
+    vocab = len(data) // 4 // STEPS
+    return [struct.unpack_from("<%df" % vocab, data, s * vocab * 4) for s in range(STEPS)]
+
+
+def divergence(p, q):
+    """KL(p || q) of two rows of logits, over the whole vocabulary."""
+    a, b = log_sum(p), log_sum(q)
+    return math.fsum(math.exp(x - a) * ((x - a) - (y - b)) for x, y in zip(p, q))
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--llama", required=True)
@@ -68,21 +87,21 @@ def main():
         base = os.path.join(a.work, name)
         subprocess.check_call([program, f32, path, str(limit), str(STEPS), "f32", a.threads, base])
         run = json.load(open(base + ".json"))
-        data = open(base + ".f32", "rb").read()
-        vocab = len(data) // 4 // STEPS
-        steps = []
-        for s in range(STEPS):
-            row = struct.unpack_from("<%df" % vocab, data, s * vocab * 4)
-            best = max(row)
-            steps.append({"top": top(row, 4),
-                          "logsumexp": best + math.log(math.fsum(math.exp(x - best) for x in row))})
+        subprocess.check_call([program, a.model, path, str(limit), str(STEPS), "f32", a.threads, base + "-q",
+                               base + ".json"])
+        exact, quantised = rows(base + ".f32"), rows(base + "-q.f32")
+        steps = [{"top": top(row, 4)} for row in exact]
+        steps_q = [{"top": [[i, round(x, 4)] for i, x in top(row, 16)], "logsumexp": round(log_sum(row), 4)}
+                   for row in quantised]
+        own = sum(divergence(p, q) for p, q in zip(exact, quantised)) / STEPS
         text = open(path, "rb").read()
         json.dump({"name": name, "llama.cpp": commit, "system": run["system"],
                    "model": os.path.basename(a.model) + " expanded to F32, KV F32",
-                   "text_sha256": hashlib.sha256(text).hexdigest(), "vocab": vocab,
-                   "prompt": run["prompt"], "decoded": run["decoded"], "steps": steps},
+                   "text_sha256": hashlib.sha256(text).hexdigest(), "vocab": len(exact[0]),
+                   "prompt": run["prompt"], "decoded": run["decoded"], "steps": steps, "quantised": steps_q,
+                   "kl_f32_quantised": own},
                   open(os.path.join(a.out, name + ".json"), "w"), separators=(",", ":"))
-        print(name, "prompt", len(run["prompt"]), "tokens")
+        print(name, "prompt", len(run["prompt"]), "tokens; KL of llama.cpp's quantised run %.5f" % own)
 
 
 if __name__ == "__main__":
