@@ -128,6 +128,12 @@ static uint64_t pool_bytes(const kr_run *run, const kr_engine_needs *needs)
     return kr_ceil_div(run->config.sessions_max, run->options->devices) * needs->session_page_bytes;
 }
 
+/* The gather node has one device and holds every session, however small --memory makes the others. */
+static uint64_t gather_pool_bytes(const kr_run *run, const kr_engine_needs *needs)
+{
+    return run->config.sessions_max * needs->session_page_bytes;
+}
+
 static kr_status embed(kr_embedded *embedded, const kr_node_config *config, bool driven, kr_engine_node *node,
                        kr_err *err)
 {
@@ -164,23 +170,41 @@ static kr_status start_nodes(kr_run *run, const kr_engine_needs *needs, kr_err *
     if (status != KR_OK || c->placement != KR_PLACE_INDICES_ONLY)
         return status;
     embedded.devices = 1;
+    embedded.pool_bytes = gather_pool_bytes(run, needs);
     embedded.threads_per_device = c->threads;
     c->gather_node = &run->node[c->node_count];
     return embed(&run->gather, &embedded, true, &run->node[c->node_count], err);
+}
+
+/* How long it is shows only now; what will not fit is refused before it is generated. A chat looks
+ * at each turn. */
+static kr_status restore_session(kr_run *run, const kr_sampling *sampling, kr_err *err)
+{
+    const kr_run_options *o = run->options;
+    kr_status status = kr_session_restore(run->engine, o->restore, run->config.context_max, sampling,
+                                          &run->session[0], err);
+    if (status == KR_OK && run->prompts.count != 0)
+        status = kr_session_append(run->session[0], run->prompts.prompt[0].token,
+                                   run->prompts.prompt[0].count, err);
+    if (status != KR_OK || o->chat)
+        return status;
+    uint64_t tokens;
+    kr_session_tokens(run->session[0], &tokens);
+    const uint64_t limit = kr_session_limit(run->session[0]);
+    if (o->tokens > limit - tokens)
+        return kr_fail(err, KR_E_LIMIT,
+                       "context over the limit: the session holds %llu tokens and %llu are to be generated, "
+                       "its limit is %llu",
+                       (unsigned long long)tokens, (unsigned long long)o->tokens, (unsigned long long)limit);
+    return KR_OK;
 }
 
 static kr_status open_sessions(kr_run *run, kr_err *err)
 {
     const kr_run_options *o = run->options;
     const kr_sampling sampling = sampling_of(o);
-    if (o->restore != NULL) {
-        kr_status status = kr_session_restore(run->engine, o->restore, run->config.context_max, &sampling,
-                                              &run->session[0], err);
-        if (status != KR_OK || run->prompts.count == 0)
-            return status;
-        return kr_session_append(run->session[0], run->prompts.prompt[0].token, run->prompts.prompt[0].count,
-                                 err);
-    }
+    if (o->restore != NULL)
+        return restore_session(run, &sampling, err);
     for (uint32_t i = 0; i < run->prompts.count; i++) {
         const kr_session_request request = {.tokens = run->prompts.prompt[i].token,
                                             .count = run->prompts.prompt[i].count,
@@ -270,11 +294,13 @@ static uint64_t planned_here(const kr_run *run, const kr_engine_needs *needs)
     const uint64_t sessions = run->config.sessions_max;
     const uint64_t compute = needs->weight_bytes + needs->forward_scratch_bytes + needs->step_bytes +
                              sessions * needs->session_bytes;
-    const uint64_t node = run->options->devices * (pool_bytes(run, needs) + needs->node.workspace_bytes) +
-                          sessions * needs->node.record_bytes;
-    const uint32_t embedded = (run->options->memory_node.count == 0) +
-                              (run->config.placement == KR_PLACE_INDICES_ONLY);
-    return compute + embedded * node;
+    const uint64_t records = sessions * needs->node.record_bytes, work = needs->node.workspace_bytes;
+    uint64_t nodes = 0;
+    if (run->options->memory_node.count == 0)
+        nodes += run->options->devices * (pool_bytes(run, needs) + work) + records;
+    if (run->config.placement == KR_PLACE_INDICES_ONLY)
+        nodes += gather_pool_bytes(run, needs) + work + records;
+    return compute + nodes;
 }
 
 static int run_model(kr_run *run, char **texts, int text_count, kr_err *err)
@@ -286,6 +312,8 @@ static int run_model(kr_run *run, char **texts, int text_count, kr_err *err)
                                 (o->restore == NULL || o->prompt != NULL || o->prompt_file != NULL);
     if (status == KR_OK && prompts_wanted)
         status = kr_run_read_prompts(o, texts, text_count, run->tokenizer, run->family, &run->prompts, err);
+    if (status == KR_OK && o->save != NULL && run->prompts.count > 1)
+        status = kr_fail(err, KR_E_ARG, "--save keeps one session, %u prompts are given", run->prompts.count);
     if (status == KR_OK)
         status = choose_config(run, err);
     if (status == KR_OK) {

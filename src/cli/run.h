@@ -48,9 +48,9 @@ kr_status kr_run_read_prompts(const kr_run_options *options, char **texts, int t
                               const kr_tokenizer *tokenizer, kr_chat_family family, kr_run_prompts *prompts,
                               kr_err *err);
 void kr_run_free_prompts(kr_run_prompts *prompts);
-/* Plain text to ids in *out (caller frees with kr_free). */
-kr_status kr_run_encode(const kr_tokenizer *tokenizer, const char *text, size_t bytes, kr_run_prompt *out,
-                        kr_err *err);
+/* Plain text to ids in *out (caller frees with kr_free). first: the session starts here. */
+kr_status kr_run_encode(const kr_tokenizer *tokenizer, const char *text, size_t bytes, bool first,
+                        kr_run_prompt *out, kr_err *err);
 /* One user turn through the template. first: the conversation starts here. */
 kr_status kr_run_encode_turn(const kr_tokenizer *tokenizer, kr_chat_family family, const char *system,
                              const char *user, bool first, kr_run_prompt *out, kr_err *err);

@@ -48,15 +48,16 @@ static kr_status read_text(const char *path, char **text, size_t *bytes, kr_err 
 }
 
 /* A token covers at least one byte, but a vocabulary may prefix a space and a BOS. */
-kr_status kr_run_encode(const kr_tokenizer *tokenizer, const char *text, size_t bytes, kr_run_prompt *out,
-                        kr_err *err)
+kr_status kr_run_encode(const kr_tokenizer *tokenizer, const char *text, size_t bytes, bool first,
+                        kr_run_prompt *out, kr_err *err)
 {
     const size_t room = bytes + 8;
     size_t count = 0;
     uint32_t *token = kr_alloc(room * sizeof *token);
     if (token == NULL)
         return kr_fail(err, KR_E_MEMORY, "no memory for %zu tokens", room);
-    kr_status status = kr_tokenize(tokenizer, text, bytes, KR_TOKENIZE_BOS, token, room, &count, err);
+    kr_status status = kr_tokenize(tokenizer, text, bytes, first ? KR_TOKENIZE_BOS : 0, token, room, &count,
+                                   err);
     if (status != KR_OK) {
         kr_free(token);
         return status;
@@ -104,6 +105,7 @@ static kr_status add(reader *r, const char *text, size_t bytes, kr_err *err)
     if (grown == NULL)
         return kr_fail(err, KR_E_MEMORY, "no memory for prompt %u", p->count + 1);
     p->prompt = grown;
+    const bool first = r->options->restore == NULL; /* a restored session has its beginning */
     kr_status status;
     if (r->options->instruct) {
         char *user = kr_alloc(bytes + 1);
@@ -113,11 +115,11 @@ static kr_status add(reader *r, const char *text, size_t bytes, kr_err *err)
         if (memchr(text, '\0', bytes) != NULL)
             status = kr_fail(err, KR_E_FORMAT, "prompt %u holds a NUL byte", p->count + 1);
         else
-            status = kr_run_encode_turn(r->tokenizer, r->family, r->options->system, user, true,
+            status = kr_run_encode_turn(r->tokenizer, r->family, r->options->system, user, first,
                                         &p->prompt[p->count], err);
         kr_free(user);
     } else {
-        status = kr_run_encode(r->tokenizer, text, bytes, &p->prompt[p->count], err);
+        status = kr_run_encode(r->tokenizer, text, bytes, first, &p->prompt[p->count], err);
     }
     p->count += status == KR_OK;
     return status;

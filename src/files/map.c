@@ -13,7 +13,7 @@ kr_status kr_map_open(const char *path, kr_map *map, kr_err *err)
     struct stat st;
     void *data = NULL;
     kr_status status = KR_OK;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not hang us */
 
     if (fd < 0)
         return kr_fail(err, errno == ENOENT ? KR_E_NOT_FOUND : KR_E_IO, "%s: %s", path, strerror(errno));

@@ -33,7 +33,7 @@ kr_load kr_row_load(const kr_method_plan *plan, uint64_t context_tokens)
     return load;
 }
 
-void kr_program_pages(const kr_program *program, uint64_t tokens, uint64_t pages[2])
+void kr_program_pages(const kr_program *program, uint64_t tokens, uint32_t message_tokens, uint64_t pages[2])
 {
     const kr_model *m = program->model;
     const uint64_t all = kr_ceil_div(tokens, KR_PAGE_TOKENS);
@@ -43,8 +43,9 @@ void kr_program_pages(const kr_program *program, uint64_t tokens, uint64_t pages
     (void)kr_model_layer_groups(m, group_of);
     for (uint32_t l = 0; l < m->layers; l++) {
         const uint64_t window = m->layer[l].window;
-        /* The tokens before the newest one reach back window - 1 and may start inside a page. */
-        const uint64_t kept = window == 0 ? all : kr_ceil_div(window - 1, KR_PAGE_TOKENS) + 1;
+        /* The window before a message's first token and the message itself, at any alignment. */
+        const uint64_t kept = window == 0 ? all
+                                          : kr_ceil_div(window - 1 + message_tokens, KR_PAGE_TOKENS) + 1;
 
         pages[group_of[l]] = kept < all ? kept : all;
     }

@@ -102,9 +102,10 @@ typedef struct {
 kr_status kr_program_memory(const kr_program *program, uint64_t context_max, uint32_t rows_max,
                             kr_memory_plan *memory, kr_err *err);
 
-/* Pages that a session of tokens occupies, by layer group. Windows drop pages, so the local group
- * stops growing; it is 0 for a model without one. */
-void kr_program_pages(const kr_program *program, uint64_t tokens, uint64_t pages[2]);
+/* Pages that a session of tokens occupies at most, by layer group, when a message brings up to
+ * message_tokens of them. Windows drop pages, so the local group stops growing; it is 0 for a model
+ * without one. */
+void kr_program_pages(const kr_program *program, uint64_t tokens, uint32_t message_tokens, uint64_t pages[2]);
 
 /* Digest of structure and cost terms: two builds of one configuration agree. */
 uint64_t kr_program_digest(const kr_program *program);

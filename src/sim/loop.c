@@ -53,7 +53,7 @@ static uint64_t pages_for(const kr_port *port, uint64_t tokens)
     const kr_loop *loop = world(port);
     uint64_t pages[2];
 
-    kr_program_pages(loop->program, tokens, pages);
+    kr_program_pages(loop->program, tokens, 1, pages);
     if (pages[1] == 0)
         return pages[0];
     return pages[0] + kr_ceil_div(pages[1] * loop->page_bytes[1], loop->page_bytes[0]);

@@ -272,7 +272,7 @@ kr_status kr_store_restore(kr_store *store, uint64_t client, const char *folder,
 
     if (status != KR_OK)
         return status;
-    r.file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    r.file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); /* or a FIFO hangs us */
     if (r.file < 0)
         return kr_fail(err, errno == ENOENT ? KR_E_NOT_FOUND : KR_E_IO, "restoring %s: %s", name,
                        strerror(errno));

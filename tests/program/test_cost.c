@@ -344,13 +344,15 @@ static void pages_of_windows(void **state)
     assert_int_equal(kr_row_load(&p.plan[0], 20000).attended_tokens, 512);
     assert_int_equal(kr_row_load(&p.plan[5], 20000).attended_tokens, 20000);
     assert_int_equal(kr_row_load(&p.plan[0], 100).attended_tokens, 100);
-    kr_program_pages(&p, 1, pages);
+    kr_program_pages(&p, 1, 1, pages);
     assert_int_equal(pages[0] + pages[1], 2);
-    kr_program_pages(&p, 512, pages);
+    kr_program_pages(&p, 512, 1, pages);
     assert_int_equal(pages[1], 4);
-    kr_program_pages(&p, 32768, pages);
+    kr_program_pages(&p, 32768, 1, pages);
     assert_int_equal(pages[0], 256);
     assert_int_equal(pages[1], 5); /* 512 tokens may begin inside a page */
+    kr_program_pages(&p, 32768, 256, pages);
+    assert_int_equal(pages[1], 7); /* 511 before a message of 256, as the node promises */
 }
 
 int main(void)
