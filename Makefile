@@ -172,10 +172,12 @@ fuzz:
 	@$(MAKE) --no-print-directory -j$(JOBS) B=$(B)/fuzz CC=clang SAN=fuzzer-no-link,address,undefined \
 	    $(addprefix $(B)/fuzz/tests/fuzz/run_,$(FUZZERS))
 	@for f in $(FUZZERS); do \
-	    echo "fuzzing $$f for $(FUZZ_SECONDS) s"; mkdir -p $(B)/fuzz/corpus/$$f; \
+	    mkdir -p $(B)/fuzz/corpus/$$f; \
 	    $(B)/fuzz/tests/fuzz/run_$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=4096 \
-	        -print_final_stats=0 -verbosity=0 -artifact_prefix=$(B)/fuzz/$$f- \
-	        $(B)/fuzz/corpus/$$f tests/fuzz/corpus/$${f#fuzz_}; \
+	        -print_final_stats=1 -verbosity=0 -artifact_prefix=$(B)/fuzz/$$f- $(B)/fuzz/corpus/$$f \
+	        tests/fuzz/corpus/$${f#fuzz_} > $(B)/fuzz/$$f.log 2>&1 || { tail -n 60 $(B)/fuzz/$$f.log; exit 1; }; \
+	    echo "$$f: $$(sed -n 's/^stat::number_of_executed_units: *//p' $(B)/fuzz/$$f.log) inputs in" \
+	        "$(FUZZ_SECONDS) s, no finding"; \
 	done
 
 $(B)/tests/fuzz/run_%: $(B)/tests/fuzz/%.o $(B)/libkarat.a

@@ -28,7 +28,7 @@ void kr_arena_free(kr_arena *arena);
  * machine can serve. A test arms the guard during decode and fails on any call. */
 void *kr_alloc(size_t bytes);              /* zero-filled; NULL when out of memory */
 void *kr_realloc(void *old, size_t bytes); /* new bytes are not zero-filled */
-void kr_free(void *p);
-uint64_t kr_alloc_calls(void); /* calls of kr_alloc and kr_realloc so far */
+void kr_free(void *p);                     /* also takes what the C library allocated: scandir, getline */
+uint64_t kr_alloc_calls(void);             /* calls of kr_alloc and kr_realloc so far */
 
 #endif

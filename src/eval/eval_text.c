@@ -59,9 +59,9 @@ static kr_status add_folder(const char *path, text *t, kr_err *err)
         const int n = snprintf(name, sizeof name, "%s/%s", path, entry[i]->d_name);
         if (status == KR_OK && n > 0 && n < PATH_BYTES && lstat(name, &about) == 0 && S_ISREG(about.st_mode))
             status = add_file(name, t, err);
-        free(entry[i]);
+        kr_free(entry[i]);
     }
-    free(entry);
+    kr_free(entry);
     return status;
 }
 

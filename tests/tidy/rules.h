@@ -41,7 +41,7 @@ static const room_rule room_rules[] = {
     {"engine", "program sched method wire ranks files device ops model base", "dnnl oneapi/dnnl"},
     {"memory", "engine method files ops model base", ""},
     {"report", "base", ""},
-    {"eval", "engine node store method device files ops report model base", ""},
+    {"eval", "engine node store method device program wire files ops report model base", ""},
     {"sim", "program sched workload device wire model base", ""},
     {"plan", "sim ranks report workload program model base", "sqlite3.h"},
     {"serve", "engine files report base", "microhttpd.h"},
