@@ -35,7 +35,8 @@ static kr_status open_model(kr_run *run, kr_err *err)
     return kr_chat_recognise(run->file, &run->family, err);
 }
 
-/* The longest session that the prompts need; a chat or a restored session gets a common size. */
+/* The longest session that the prompts need. A chat, a restored session and one on a remote node get
+ * a common size: clients share a node and its prefixes only when they configure it alike. */
 static kr_status choose_context(kr_run *run, kr_err *err)
 {
     const kr_run_options *o = run->options;
@@ -45,7 +46,7 @@ static kr_status choose_context(kr_run *run, kr_err *err)
         longest = max_u64(longest, run->prompts.prompt[i].count);
     const uint64_t needed = longest + o->tokens;
     run->config.context_max = o->ctx_size;
-    if (o->ctx_size == 0 && (o->chat || o->restore != NULL))
+    if (o->ctx_size == 0 && (o->chat || o->restore != NULL || o->memory_node.count != 0))
         run->config.context_max = max_u64(needed, limit < CHAT_CONTEXT ? limit : CHAT_CONTEXT);
     else if (o->ctx_size == 0)
         run->config.context_max = needed;

@@ -140,7 +140,8 @@ static kr_status configure(kr_node *node, const kr_msg_configure *c, const kr_ms
         return KR_OK;
     if (node->configured && node->store.sessions != 0)
         return kr_fail(err, KR_E_BUSY,
-                       "the node is configured for another model or method and has %u open sessions",
+                       "the node is configured otherwise (model, method, KV type, --ctx-size or --prefill-chunk) and has "
+                       "%u open sessions",
                        node->store.sessions);
     g = kr_alloc(sizeof *g);
     if (g == NULL)
