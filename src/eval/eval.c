@@ -202,7 +202,8 @@ static kr_status score_text(evaluation *e, rig *r, kr_eval_row *row, kr_err *err
     r->tap.measure = NULL;
     kr_session_close(session);
     qsort(e->step_ns, timed, sizeof *e->step_ns, by_value);
-    row->step_ms = timed != 0 ? (double)e->step_ns[timed / 2] / 1e6 : NAN;
+    const uint64_t middle = timed / 2;
+    row->step_ms = timed != 0 ? (double)e->step_ns[middle] / 1e6 : NAN;
     return status;
 }
 
@@ -433,6 +434,9 @@ static kr_status choose_methods(evaluation *e, kr_err *err)
         const kr_status status = kr_eval_method_find(o->methods[i], &method, err);
         if (status != KR_OK)
             return status;
+        for (uint32_t m = 1; m < e->methods; m++)
+            if (e->method[m] == method)
+                return kr_fail(err, KR_E_ARG, "method %s is asked for twice", method->name);
         if (method != &kr_eval_methods[0])
             e->method[e->methods++] = method;
     }

@@ -136,6 +136,7 @@ kr_status kr_eval_json(const kr_eval_result *r, json_t **root, kr_err *err)
 
 typedef double (*quantity)(const kr_eval_row *row);
 
+static double loss_of(const kr_eval_row *row) { return row->nll_difference; }
 static double recall_of(const kr_eval_row *row) { return row->attention.recall; }
 static double error_of(const kr_eval_row *row) { return row->attention.error; }
 static double step_ms_of(const kr_eval_row *row) { return row->step_ms; }
@@ -163,36 +164,68 @@ static kr_status draw(const curves *c, const char *title, const char *note, kr_a
     return kr_chart_xy(&chart, out, err);
 }
 
-/* One curve a method over its budgets; rows [first, end) are of one context. */
+/* Methods that forget tokens for good are dashed. */
+static kr_mark mark_of(const char *method, kr_mark others)
+{
+    static const char *const forgetting[] = {"snapkv", "h2o", "streamingllm"};
+    for (size_t i = 0; i < sizeof forgetting / sizeof forgetting[0]; i++)
+        if (strcmp(forgetting[i], method) == 0)
+            return KR_MARK_DASHED;
+    return others;
+}
+
+static void add_point(const kr_eval_row *row, quantity x, quantity y, curves *c)
+{
+    if (c->count == 0 || strcmp(c->series[c->count - 1].name, row->method) != 0) {
+        const uint32_t s = c->count++;
+        c->series[s] = (kr_series){.name = row->method,
+                                   .mark = mark_of(row->method, KR_MARK_LINE_POINTS),
+                                   .x = c->x[s],
+                                   .y = c->y[s]};
+    }
+    const uint32_t s = c->count - 1, n = c->series[s].count++;
+    c->x[s][n] = x(row);
+    c->y[s][n] = y(row);
+}
+
+/* One curve a method over its budgets; rows [first, end) are of one context. Dense comes last, so that
+ * the others have the same colours everywhere. */
 static void collect(const kr_eval_result *r, uint32_t first, uint32_t end, quantity x, quantity y,
                     bool with_dense, curves *c)
 {
     c->count = 0;
-    for (uint32_t i = with_dense ? first : first + 1; i < end; i++) {
-        const kr_eval_row *row = &r->row[i];
-        if (c->count == 0 || strcmp(c->series[c->count - 1].name, row->method) != 0) {
-            const uint32_t s = c->count++;
-            c->series[s] = (kr_series){
-                .name = row->method, .mark = KR_MARK_LINE_POINTS, .x = c->x[s], .y = c->y[s]};
-        }
-        const uint32_t s = c->count - 1, n = c->series[s].count++;
-        c->x[s][n] = x(row);
-        c->y[s][n] = y(row);
-    }
+    for (uint32_t i = first + 1; i < end; i++)
+        add_point(&r->row[i], x, y, c);
+    if (with_dense)
+        add_point(&r->row[first], x, y, c);
 }
 
-/* Recall by layer, mean over heads, at each method's budget nearest to 1,024. */
+/* No other budget of the method in rows [first, end) is nearer to 1,024, and no earlier one as near. */
+static bool is_nearest(const kr_eval_result *r, uint32_t first, uint32_t end, uint32_t i)
+{
+    const double mine = fabs(r->row[i].budget - 1024.0);
+    for (uint32_t j = first; j < end; j++) {
+        const double other = fabs(r->row[j].budget - 1024.0);
+        if (strcmp(r->row[j].method, r->row[i].method) == 0 && (other < mine || (other == mine && j < i)))
+            return false;
+    }
+    return true;
+}
+
+/* Recall by layer, mean over heads. */
 static void collect_layers(const kr_eval_result *r, uint32_t first, uint32_t end, curves *c)
 {
     c->count = 0;
     for (uint32_t i = first + 1; i < end; i++) {
         const kr_eval_row *row = &r->row[i];
-        const bool same = c->count != 0 && strcmp(c->series[c->count - 1].name, row->method) == 0;
-        if (same && fabs(row->budget - 1024.0) >= fabs(row[-1].budget - 1024.0))
+        if (!is_nearest(r, first, end, i))
             continue;
-        const uint32_t s = same ? c->count - 1 : c->count++;
-        c->series[s] = (kr_series){
-            .name = row->method, .mark = KR_MARK_LINE, .x = c->x[s], .y = c->y[s], .count = row->sums.layers};
+        const uint32_t s = c->count++;
+        c->series[s] = (kr_series){.name = row->method,
+                                   .mark = mark_of(row->method, KR_MARK_LINE),
+                                   .x = c->x[s],
+                                   .y = c->y[s],
+                                   .count = row->sums.layers};
         for (uint32_t l = 0; l < row->sums.layers; l++) {
             c->x[s][l] = l;
             c->y[s][l] = 0;
@@ -211,13 +244,14 @@ static kr_status draw_context(const kr_eval_result *r, uint32_t first, uint32_t 
         bool with_dense;
         kr_axis x_axis, y_axis;
     } chart[] = {
-        {"Perplexity against budget",
-         "Divided by dense; 1 is dense. A method without budget stands at the tokens it attended.",
+        {"Loss against budget",
+         "Logarithm of perplexity over dense; dashed methods forget. One without budget stands at its "
+         "attended tokens.",
          budget_of,
-         ratio_of,
+         loss_of,
          false,
          {"budget, tokens", KR_SCALE_LOG2, 0, 0},
-         {"perplexity / dense", KR_SCALE_LINEAR, 0, 0}},
+         {"loss to dense, nats a token", KR_SCALE_LINEAR, 0, 0}},
         {"Recall against budget",
          "Share of the dense softmax that the selected tokens hold.",
          budget_of,
@@ -235,10 +269,10 @@ static kr_status draw_context(const kr_eval_result *r, uint32_t first, uint32_t 
         {"Quality against time",
          "Each point is a budget; down and to the left is better.",
          step_ms_of,
-         ratio_of,
+         loss_of,
          true,
          {"decode step, ms", KR_SCALE_LINEAR, 0, 0},
-         {"perplexity / dense", KR_SCALE_LINEAR, 0, 0}},
+         {"loss to dense, nats a token", KR_SCALE_LINEAR, 0, 0}},
         {"Passkeys found against budget",
          "Of the prompts that dense answers.",
          budget_of,

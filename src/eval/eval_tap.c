@@ -90,7 +90,7 @@ static kr_status see_attend(kr_eval_tap *tap, kr_msg_header *header, const kr_pi
                             kr_err *err)
 {
     const bool replayed = tap->replay != NULL;
-    kr_msg_row row;
+    kr_msg_row row = {0};
     read_pieces(piece, count, 0, &row, sizeof row);
     if (header->rows != 1)
         return kr_fail(err, KR_E_INTERNAL, "eval: a message of %u sessions; one is measured", header->rows);

@@ -351,6 +351,10 @@ static void refuses_before_it_runs(void **state)
     o = options_of("qest");
     expect_refusal(&o, KR_E_NOT_FOUND, "quest");
     o = options_of("quest");
+    o.methods[1] = "quest";
+    o.method_count = 2;
+    expect_refusal(&o, KR_E_ARG, "twice");
+    o = options_of("quest");
     o.text_path = ".clang-format";
     o.tokens = 1 << 20;
     expect_refusal(&o, KR_E_LIMIT, "the text has");
