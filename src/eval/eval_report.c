@@ -193,11 +193,14 @@ static void add_point(const kr_eval_row *row, quantity x, quantity y, curves *c)
 static void collect(const kr_eval_result *r, uint32_t first, uint32_t end, quantity x, quantity y,
                     bool with_dense, curves *c)
 {
+    static const char *const label[] = {"dense"};
     c->count = 0;
     for (uint32_t i = first + 1; i < end; i++)
         add_point(&r->row[i], x, y, c);
-    if (with_dense)
-        add_point(&r->row[first], x, y, c);
+    if (!with_dense)
+        return;
+    add_point(&r->row[first], x, y, c);
+    c->series[c->count - 1].labels = label; /* colours have begun anew by then */
 }
 
 /* No other budget of the method in rows [first, end) is nearer to 1,024, and no earlier one as near. */
