@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "method/quest.h"
+
 /* RetroInfer takes shares of the clusters, in thousandths; estimation keeps its 232 while there is room. */
 static void share_of_clusters(kr_method_config *config, uint32_t budget, uint64_t context,
                               const kr_model *model)
@@ -46,7 +48,16 @@ static void short_window(kr_method_config *config, uint32_t budget, uint64_t con
 
 const kr_eval_method kr_eval_methods[] = {
     {.name = "dense", .training_free = true},
-    {.name = "quest", .training_free = true, .has_budget = true},
+    {.name = "quest",
+     .training_free = true,
+     .has_budget = true,
+     .note = "quest: the evaluation's rule, where the newest page competes like any other; quest-kernel: the "
+             "kernels' rule, which always takes it."},
+    {.name = "quest-kernel",
+     .variant = "quest",
+     .mode = KR_QUEST_KERNEL,
+     .training_free = true,
+     .has_budget = true},
     {.name = "sparq",
      .training_free = true,
      .has_budget = true,
@@ -130,7 +141,9 @@ kr_method_config kr_eval_method_config(const kr_eval_method *method, uint32_t bu
                                        const kr_model *model)
 {
     kr_method_config config = {0};
-    memcpy(config.name, method->name, strlen(method->name));
+    const char *name = method->variant != NULL ? method->variant : method->name;
+    memcpy(config.name, name, strlen(name));
+    config.mode = method->mode;
     if (method->apply != NULL)
         method->apply(&config, budget, context, model);
     else if (method->has_budget)

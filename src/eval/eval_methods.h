@@ -9,7 +9,9 @@
 #include "method/method.h"
 
 typedef struct {
-    const char *name;
+    const char *name;    /* in reports and on the command line */
+    const char *variant; /* the method's name where it differs, with this mode; NULL: name, default mode */
+    uint32_t mode;
     bool training_free;
     bool has_budget;
     const char *tensor[2]; /* learned: a tensor of layer 0 by its name in folders and in GGUF */
