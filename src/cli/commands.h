@@ -12,6 +12,7 @@
     X(eval, "eval", "compares retrieval methods with dense attention on a model") \
     X(bench, "bench", "measures every kernel beside its limit on this machine") \
     X(sim, "sim", "simulates a cluster that serves a trace") \
+    X(plan, "plan", "searches the best cluster under a power and a limit on latency") \
     X(reproduce, "reproduce", "runs the papers' experiments and judges their claims") \
     X(trace_stats, "trace-stats", "prints what a trace of sessions is like") \
     X(inspect, "inspect", "prints what a model file holds")

@@ -1,0 +1,470 @@
+/* karat plan: which cluster for a power and a limit on the time between tokens; and the memory device. */
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "plan/rederive.h"
+#include "plan/search.h"
+#include "report/chart.h"
+#include "report/page.h"
+#include "report/table.h"
+#include "workload/generate.h"
+
+typedef struct {
+    kr_search_options search;
+    const char *trace, *html, *store;
+    int system;
+    uint32_t trace_sessions;
+    double power_kw, slo_ms;
+    bool json, all, window;
+} plan_options;
+
+#define AT(field) offsetof(plan_options, field)
+static const kr_option table[] = {
+    {.name = "model",
+     .type = KR_OPT_STRING,
+     .at = AT(search.base.model),
+     .value = "NAME|FILE",
+     .help = "a name in data/models, or a descriptor"},
+    {.name = "method",
+     .type = KR_OPT_STRING,
+     .at = AT(search.base.method),
+     .value = "NAME",
+     .help = "attention method; native is the model's own"},
+    {.name = "system",
+     .type = KR_OPT_CHOICE,
+     .at = AT(system),
+     .choices = kr_system_names,
+     .value = "NAME",
+     .help = "kind of memory device"},
+    {.name = "memory",
+     .type = KR_OPT_STRING,
+     .at = AT(search.base.memory),
+     .value = "FILE",
+     .help = "descriptor of your own memory device"},
+    {.name = "compute",
+     .type = KR_OPT_STRING,
+     .at = AT(search.base.compute),
+     .value = "FILE",
+     .help = "descriptor of your own compute device"},
+    {.name = "power-kw",
+     .alias = "power",
+     .type = KR_OPT_REAL,
+     .at = AT(power_kw),
+     .real_min = 0.1,
+     .real_max = 1e5,
+     .value = "KW",
+     .help = "TDP of all devices together"},
+    {.name = "slo-ms",
+     .alias = "slo",
+     .type = KR_OPT_REAL,
+     .at = AT(slo_ms),
+     .real_min = 0.1,
+     .real_max = 1e6,
+     .value = "MS",
+     .help = "P99 time between tokens"},
+    {.name = "tp-max",
+     .type = KR_OPT_U32,
+     .at = AT(search.tp_max),
+     .min = 1,
+     .max = 64,
+     .value = "N",
+     .help = "largest tensor parallelism of attention that is tried"},
+    {.name = "gpu-only-too",
+     .type = KR_OPT_FLAG,
+     .at = AT(search.gpu_only_too),
+     .help = "try the power in compute devices alone as well"},
+    {.name = "swing",
+     .type = KR_OPT_REAL,
+     .at = AT(search.swing),
+     .real_min = 0.01,
+     .real_max = 0.9,
+     .value = "SHARE",
+     .help = "how far the sensitivities move each parameter"},
+    {.name = "trace",
+     .type = KR_OPT_STRING,
+     .at = AT(trace),
+     .value = "FILE|FOLDER|NAME",
+     .help = "trace, or the synthetic swe-pro, swe-chat, kvct-like"},
+    {.name = "trace-sessions",
+     .type = KR_OPT_U32,
+     .at = AT(trace_sessions),
+     .min = 1,
+     .max = 1 << 16,
+     .value = "N",
+     .help = "sessions of a synthetic trace"},
+    {.name = "seed", .type = KR_OPT_U64, .at = AT(search.study.seed), .value = "N", .help = "seed"},
+    {.name = "paper-window",
+     .type = KR_OPT_FLAG,
+     .at = AT(window),
+     .help = "the paper's short window; without it 400 steps with a warm-up test"},
+    {.name = "threads",
+     .letter = 't',
+     .type = KR_OPT_U32,
+     .at = AT(search.threads),
+     .min = 1,
+     .max = 256,
+     .value = "N",
+     .help = "threads; they do not change the result"},
+    {.name = "data",
+     .type = KR_OPT_STRING,
+     .at = AT(search.base.data),
+     .value = "FOLDER",
+     .help = "folder with models/ and devices/"},
+    {.name = "all", .type = KR_OPT_FLAG, .at = AT(all), .help = "print rejected points too, with the reason"},
+    {.name = "json", .type = KR_OPT_FLAG, .at = AT(json), .help = "print one JSON object"},
+    {.name = "html",
+     .type = KR_OPT_STRING,
+     .at = AT(html),
+     .value = "FILE",
+     .help = "write a page with charts"},
+    {.name = "store",
+     .type = KR_OPT_STRING,
+     .at = AT(store),
+     .value = "FILE",
+     .help = "append the points to an SQLite file"},
+};
+
+static const kr_command_line line = {
+    .command = "plan",
+    .arguments = "[device]",
+    .summary = "Searches the best cluster for a trace under a power and a limit on the time between tokens. "
+               "plan device: the memory device's own figures and a sweep of its cores.",
+    .options = table,
+    .option_count = sizeof table / sizeof table[0],
+    .arguments_max = 1,
+    .example = "karat plan --model glm-5.2 --trace traces/ --power-kw 44.8 --slo-ms 100 --gpu-only-too\n"
+               "karat plan device --memory my-device.json",
+};
+
+static const kr_column columns[] = {
+    {"point", NULL, "point", 0},
+    {"system", NULL, "system", 0},
+    {"GPUs", NULL, "gpus", 0},
+    {"devices", NULL, "devices", 0},
+    {"EP", NULL, "ep", 0},
+    {"TP", NULL, "tp", 0},
+    {"mb", NULL, "micro_batches", 0},
+    {"kW", NULL, "tdp_kw", 1},
+    {"sessions", NULL, "sessions", 0},
+    {"tokens/s", NULL, "tokens_per_s", 0},
+    {"tok/s/W", NULL, "tokens_per_s_per_w", 4},
+    {"P99 ms", NULL, "p99_ms", 1},
+    {"verdict", NULL, "verdict", 0},
+};
+
+static void fill(kr_table *t, const kr_search *s, bool all)
+{
+    kr_table_init(t, NULL, columns, sizeof columns / sizeof columns[0]);
+    for (uint32_t i = 0; i < s->points; i++) {
+        const kr_study_job *j = &s->job[i];
+        const bool ran = j->status == KR_OK;
+
+        if (!all && !s->pareto[i])
+            continue;
+        kr_table_count(t, i);
+        kr_table_text(t, "%s", kr_system_names[j->scenario.system]);
+        kr_table_count(t, j->scenario.gpus);
+        kr_table_count(t, j->scenario.devices);
+        kr_table_count(t, j->scenario.ep);
+        kr_table_count(t, j->scenario.tp);
+        kr_table_count(t, j->scenario.micro_batches);
+        kr_table_real(t, j->tdp_w * 1e-3);
+        kr_table_count(t, ran ? j->result.sessions : 0);
+        kr_table_real(t, ran ? j->result.tokens_per_s : NAN);
+        kr_table_real(t, ran ? j->result.tokens_per_s_per_w : NAN);
+        kr_table_real(t, ran ? j->result.p99_s * 1e3 : NAN);
+        kr_table_text(t, "%s%s", i == s->best ? "best" : s->pareto[i] ? "on the front" : "", s->why[i]);
+    }
+}
+
+static const kr_column swings[] = {{"parameter", NULL, "parameter", 0},
+                                   {"lower", "%", "lower_percent", 1},
+                                   {"higher", "%", "higher_percent", 1}};
+
+static void fill_swings(kr_table *t, const kr_search *s)
+{
+    const double base = s->job[s->best].result.tokens_per_s_per_w;
+
+    kr_table_init(t, NULL, swings, 3);
+    for (int i = 0; i < KR_PLAN_FACTORS; i++) {
+        kr_table_text(t, "%s", s->factor[i]);
+        kr_table_real(t, 100 * (s->low[i] / base - 1));
+        kr_table_real(t, 100 * (s->high[i] / base - 1));
+    }
+}
+
+/* What stands between the winner and the next, and so how wrong the model may be. */
+static void margin(const kr_search *s, char *out, size_t bytes)
+{
+    const kr_study_job *a, *b;
+
+    if (s->best == UINT32_MAX) {
+        snprintf(out, bytes, "no point keeps the limits; --all says why for each");
+        return;
+    }
+    a = &s->job[s->best];
+    if (s->second == UINT32_MAX) {
+        snprintf(out, bytes, "point %u is the only split that works; bound: %.120s", s->best,
+                 a->result.bound);
+        return;
+    }
+    b = &s->job[s->second];
+    snprintf(out, bytes,
+             "point %u wins by %.1f %% over point %u, the best of another split: an error of the model that "
+             "moves the "
+             "two apart by that much changes the winner. What binds: %.120s",
+             s->best, 100 * (a->result.tokens_per_s_per_w / b->result.tokens_per_s_per_w - 1), s->second,
+             a->result.bound);
+}
+
+static kr_status print_text(const plan_options *o, const kr_search *s, kr_err *err)
+{
+    char text[512];
+    kr_table t;
+    kr_status status;
+
+    fill(&t, s, o->all);
+    printf("%u points of %s on %s under %.1f kW and a P99 of %.1f ms\n", s->points, o->search.base.model,
+           o->trace, o->power_kw, o->slo_ms);
+    status = kr_table_print(&t, stdout, err);
+    kr_table_free(&t);
+    margin(s, text, sizeof text);
+    printf("%s\n", text);
+    if (status != KR_OK || s->best == UINT32_MAX)
+        return status;
+    fill_swings(&t, s);
+    printf("tokens/s/W of the best when one parameter moves by %.0f %%\n", 100 * o->search.swing);
+    status = kr_table_print(&t, stdout, err);
+    kr_table_free(&t);
+    return status;
+}
+
+static int print_json(const kr_search *s)
+{
+    char text[512];
+    json_t *points = NULL, *moves = NULL;
+    kr_table t;
+    kr_err err;
+    kr_status status;
+
+    fill(&t, s, true);
+    status = kr_table_json(&t, &points, &err);
+    kr_table_free(&t);
+    if (status == KR_OK && s->best != UINT32_MAX) {
+        fill_swings(&t, s);
+        status = kr_table_json(&t, &moves, &err);
+        kr_table_free(&t);
+    }
+    if (status != KR_OK) {
+        json_decref(points);
+        return kr_cli_failed(line.command, &err);
+    }
+    margin(s, text, sizeof text);
+    return kr_cli_print_json(json_pack("{s:o,s:s,s:o}", "points", points, "margin", text, "sensitivity",
+                                       moves != NULL ? moves : json_array()));
+}
+
+static kr_status draw_front(const kr_search *s, FILE *out, kr_err *err)
+{
+    static double x[2][KR_PLAN_POINTS_MAX], y[2][KR_PLAN_POINTS_MAX];
+    kr_series series[2] = {{.name = "dominated", .mark = KR_MARK_POINTS, .x = x[0], .y = y[0]},
+                           {.name = "on the front", .mark = KR_MARK_POINTS, .x = x[1], .y = y[1]}};
+
+    for (uint32_t i = 0; i < s->points; i++) {
+        kr_series *to = &series[s->pareto[i]];
+
+        if (s->job[i].status != KR_OK)
+            continue;
+        x[s->pareto[i]][to->count] = s->job[i].result.sessions;
+        y[s->pareto[i]][to->count++] = s->job[i].result.tokens_per_s_per_w;
+    }
+    return kr_chart_xy(&(kr_xy_chart){.title = "Points",
+                                      .x = {.title = "sessions in flight"},
+                                      .y = {.title = "tokens/s/W"},
+                                      .series = series,
+                                      .series_count = 2},
+                       out, err);
+}
+
+static kr_status write_html(const plan_options *o, const kr_search *s, kr_err *err)
+{
+    char text[512];
+    kr_table t;
+    FILE *out = fopen(o->html, "wb");
+    kr_status status;
+
+    if (out == NULL)
+        return kr_fail(err, KR_E_IO, "%s: %s", o->html, strerror(errno));
+    margin(s, text, sizeof text);
+    kr_page_begin(out, "karat plan", o->search.base.model);
+    kr_page_text(out, "%s, %.1f kW, P99 of %.1f ms. %s", o->trace, o->power_kw, o->slo_ms, text);
+    status = draw_front(s, out, err);
+    if (status == KR_OK && s->best != UINT32_MAX)
+        status = kr_chart_tornado(&(kr_tornado){.title = "Sensitivity of the best point",
+                                                .x = {.title = "tokens/s/W"},
+                                                .base = s->job[s->best].result.tokens_per_s_per_w,
+                                                .names = s->factor,
+                                                .at_low = s->low,
+                                                .at_high = s->high,
+                                                .count = KR_PLAN_FACTORS},
+                                  out, err);
+    fill(&t, s, true);
+    if (status == KR_OK)
+        status = kr_page_table(out, &t, err);
+    kr_table_free(&t);
+    if (status == KR_OK)
+        status = kr_page_end(out, err);
+    if (fclose(out) != 0 && status == KR_OK)
+        status = kr_fail(err, KR_E_IO, "%s: %s", o->html, strerror(errno));
+    return status;
+}
+
+static kr_status search(plan_options *o, int *code, kr_err *err)
+{
+    kr_search s;
+    kr_status status = kr_search_run(&o->search, &s, err);
+
+    if (status != KR_OK)
+        return status;
+    if (o->html != NULL)
+        status = write_html(o, &s, err);
+    if (status == KR_OK && o->store != NULL)
+        status = kr_search_store(&s, o->store, o->trace, err);
+    if (status == KR_OK && o->json)
+        *code = print_json(&s);
+    else if (status == KR_OK)
+        status = print_text(o, &s, err);
+    kr_search_free(&s);
+    return status;
+}
+
+/* ---- plan device ---- */
+
+static kr_status print_figures(const plan_options *o, kr_err *err)
+{
+    static const kr_column figures[] = {{"id", NULL, "id", 0},
+                                        {"figure", NULL, "figure", 0},
+                                        {"paper", NULL, "paper", 2},
+                                        {"ours", NULL, "ours", 2},
+                                        {"unit", NULL, "unit", 0}};
+    kr_rederived list[KR_REDERIVED_MAX];
+    unsigned count;
+    kr_table t;
+    kr_status status = kr_rederive(o->search.base.data, list, &count, err);
+
+    if (status != KR_OK)
+        return status;
+    kr_table_init(&t, NULL, figures, 5);
+    for (unsigned i = 0; i < count; i++) {
+        kr_table_text(&t, "%s", list[i].id);
+        kr_table_text(&t, "%s", list[i].what);
+        kr_table_real(&t, list[i].paper);
+        kr_table_real(&t, list[i].ours);
+        kr_table_text(&t, "%s", list[i].unit);
+    }
+    status = kr_table_print(&t, stdout, err);
+    kr_table_free(&t);
+    return status;
+}
+
+enum { SWEEP = 8 };
+
+/* Throughput over the number of cores; area by the paper's IV-F: 4.79 mm2 a core, and 200 mm2 of cache,
+ * link and memory interface, which do not move. */
+static kr_status print_sweep(const plan_options *o, kr_err *err)
+{
+    static const uint32_t cores[SWEEP] = {4, 8, 10, 14, 18, 22, 26, 32};
+    static const kr_column of[] = {{"cores", NULL, "cores", 0},
+                                   {"area", "mm2", "area_mm2", 1},
+                                   {"sessions", NULL, "sessions", 0},
+                                   {"tok/s/W", NULL, "tokens_per_s_per_w", 4},
+                                   {"devices busy", "%", "device_busy_percent", 1}};
+    static kr_study_job jobs[SWEEP];
+    kr_table t;
+    kr_status status;
+
+    for (int i = 0; i < SWEEP; i++) {
+        jobs[i] = (kr_study_job){
+            .scenario = o->search.base, .study = o->search.study, .workload = o->search.workload};
+        jobs[i].scenario.gpus = 16;
+        jobs[i].scenario.devices = 192;
+        jobs[i].scenario.ep = 16;
+        jobs[i].scenario.tp = 1;
+        jobs[i].scenario.micro_batches = 2;
+        jobs[i].scenario.factors.cores = cores[i] / 18.0;
+    }
+    status = kr_study_batch(jobs, SWEEP, o->search.threads, err);
+    if (status != KR_OK)
+        return status;
+    printf("\n%s on 16 GPUs and 192 devices, %s: cores as a share of the descriptor's 18\n",
+           o->search.base.model, o->trace);
+    kr_table_init(&t, NULL, of, 5);
+    for (int i = 0; i < SWEEP; i++) {
+        const bool ran = jobs[i].status == KR_OK;
+
+        kr_table_count(&t, cores[i]);
+        kr_table_real(&t, cores[i] * 4.79 + 31.2 + 2.85 + 166);
+        kr_table_count(&t, ran ? jobs[i].result.sessions : 0);
+        kr_table_real(&t, ran ? jobs[i].result.tokens_per_s_per_w : NAN);
+        kr_table_real(&t, ran ? 100 * jobs[i].result.first.busy[KR_ON_DEVICE] : NAN);
+    }
+    status = kr_table_print(&t, stdout, err);
+    kr_table_free(&t);
+    return status;
+}
+
+static kr_status plan(plan_options *o, bool device, int *code, kr_err *err)
+{
+    const kr_trace_recipe *recipe = kr_trace_recipe_find(o->trace);
+    kr_plan_workload w = {0};
+    kr_trace trace;
+    kr_status status = recipe != NULL
+                           ? kr_trace_generate(&trace, recipe, o->trace_sessions, o->search.study.seed, err)
+                           : kr_trace_read(&trace, o->trace, 0, err);
+
+    if (status != KR_OK)
+        return status;
+    status = kr_plan_workload_of(&trace, false, false, &w, err);
+    kr_trace_free(&trace);
+    o->search.workload = &w;
+    if (status == KR_OK && device)
+        status = print_figures(o, err);
+    if (status == KR_OK)
+        status = device ? print_sweep(o, err) : search(o, code, err);
+    kr_plan_workload_free(&w);
+    return status;
+}
+
+int kr_cmd_plan(int argc, char **argv)
+{
+    plan_options o = {
+        .search =
+            {.base = {.data = "data",
+                      .model = "deepseek-v3.2",
+                      .method = "native",
+                      .factors = KR_PLAN_NO_FACTORS},
+             .study = {.policy = KR_POLICY_OFMS, .rebalance = true, .seed = 1, .seeds = 1, .steps_max = 400},
+             .tp_max = 1,
+             .threads = 2,
+             .swing = 0.2},
+        .trace = "kvct-like",
+        .trace_sessions = 300,
+        .power_kw = 44.8,
+        .slo_ms = 100};
+    char **rest;
+    int rest_count, code = KR_EXIT_OK;
+    kr_err err;
+
+    if (!kr_options_parse(&line, argc, argv, &o, &rest, &rest_count, &code))
+        return code;
+    if (rest_count == 1 && strcmp(rest[0], "device") != 0)
+        return kr_cli_misused(line.command, "\"%s\" is not a thing to plan; device is", rest[0]);
+    o.search.base.system = (kr_system)o.system;
+    o.search.watts = o.power_kw * 1e3;
+    o.search.study.slo_s = o.slo_ms * 1e-3;
+    o.search.study.paper_window = o.window;
+    return plan(&o, rest_count == 1, &code, &err) == KR_OK ? code : kr_cli_failed(line.command, &err);
+}
