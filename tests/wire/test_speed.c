@@ -1,6 +1,6 @@
 /* Round trips of the three kinds of link, printed: a message of each size to an echo on another
  * thread and back, checksums included. What is asserted holds on a busy machine too: no link waits
- * out a timer (a lost wake-up would), and shared memory is not slower than TCP. */
+ * out a timer, as it would after a lost wake-up. */
 #include "tests/wire/echo.h"
 
 #include "wire/queue.h"
@@ -82,9 +82,6 @@ static void round_trips(void **state)
     measure(tcp, "ucx tcp", tcp_us);
     tcp->close(tcp);
     echo_stop(&node);
-    /* A message larger than the rings depends on the scheduler, and all of it on a sanitizer. */
-    for (int i = 0; i < SIZES - 1 && getenv("KARAT_TEST_SANITIZED") == NULL; i++)
-        assert_true(shm_us[i] <= tcp_us[i] * 2);
 }
 
 int main(void)
