@@ -177,7 +177,8 @@ int kr_cli_print_json(json_t *root)
 
     json_decref(root);
     if (written != 0 || fputc('\n', stdout) == EOF || fflush(stdout) != 0) {
-        fputs("karat: cannot write the result to standard output\n", stderr);
+        if (!ferror(stdout)) /* main tells of that one */
+            fputs("karat: no memory for the result\n", stderr);
         return KR_EXIT_FAILED;
     }
     return KR_EXIT_OK;

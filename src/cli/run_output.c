@@ -5,6 +5,7 @@
 
 #include "base/arena.h"
 #include "cli/run.h"
+#include "files/utf8.h"
 
 /* ---- text ---- */
 
@@ -186,17 +187,24 @@ static json_t *ids_json(const uint32_t *token, uint64_t count)
     return ids;
 }
 
-/* Text may end inside a character; JSON takes UTF-8 only, so such bytes become U+FFFD. */
+/* Tokens may be parts of characters; JSON takes UTF-8 only, so bytes outside of any become U+FFFD. */
 static json_t *text_json(const char *text, size_t bytes)
 {
-    json_t *whole = json_stringn(text, bytes);
-    for (size_t cut = 1; whole == NULL && cut <= 3 && cut < bytes; cut++) {
-        json_t *start = json_stringn(text, bytes - cut);
-        if (start != NULL) {
-            whole = json_sprintf("%s\xef\xbf\xbd", json_string_value(start));
-            json_decref(start);
+    static const char replacement[] = "\xef\xbf\xbd";
+    char *valid = kr_alloc(bytes * (sizeof replacement - 1) + 1);
+    size_t n = 0;
+    for (size_t at = 0; at < bytes && valid != NULL; at++) {
+        const size_t good = kr_utf8_invalid(text + at, bytes - at);
+        memcpy(valid + n, text + at, good);
+        n += good;
+        at += good;
+        if (at < bytes) {
+            memcpy(valid + n, replacement, sizeof replacement - 1);
+            n += sizeof replacement - 1;
         }
     }
+    json_t *whole = valid != NULL ? json_stringn(valid, n) : NULL;
+    kr_free(valid);
     return whole != NULL ? whole : json_null();
 }
 

@@ -41,6 +41,9 @@ static void fill_bytes(const kr_run *run, const kr_engine_needs *b, kr_table *ta
     add_bytes(table, "of which index, at most", "memory node", index * sessions);
     add_bytes(table, "index records of all sessions", "memory node", b->node.record_bytes * sessions);
     add_bytes(table, "stage workspace of a device", "memory node", b->node.workspace_bytes);
+    if (run->config.placement == KR_PLACE_INDICES_ONLY)
+        add_bytes(table, "pages, records and workspace beside the weights", "compute",
+                  (b->session_page_bytes + b->node.record_bytes) * sessions + b->node.workspace_bytes);
 }
 
 static const char *resource_name(kr_resource resource)
@@ -63,7 +66,8 @@ static void fill_work(const kr_engine_needs *needs, kr_table *table)
     }
 }
 
-static kr_status print_json(const kr_run *run, const kr_table *bytes, const kr_table *work, kr_err *err)
+static kr_status plan_json(const kr_run *run, const kr_table *bytes, const kr_table *work, json_t **root,
+                           kr_err *err)
 {
     json_t *byte_rows, *work_rows;
     kr_status status = kr_table_json(bytes, &byte_rows, err);
@@ -74,13 +78,11 @@ static kr_status print_json(const kr_run *run, const kr_table *bytes, const kr_t
         json_decref(byte_rows);
         return status;
     }
-    json_t *root = json_pack("{s:s,s:I,s:I,s:o,s:o}", "model", kr_model_file_model(run->file)->name,
-                             "context_tokens", (json_int_t)run->config.context_max, "sessions",
-                             (json_int_t)run->config.sessions_max, "bytes", byte_rows,
-                             "work_per_decode_token", work_rows);
-    if (kr_cli_print_json(root) != KR_EXIT_OK)
-        return kr_fail(err, KR_E_IO, "cannot write the plan to standard output");
-    return KR_OK;
+    *root = json_pack("{s:s,s:I,s:I,s:o,s:o}", "model", kr_model_file_model(run->file)->name,
+                      "context_tokens", (json_int_t)run->config.context_max, "sessions",
+                      (json_int_t)run->config.sessions_max, "bytes", byte_rows, "work_per_decode_token",
+                      work_rows);
+    return *root != NULL ? KR_OK : kr_fail(err, KR_E_MEMORY, "no memory for the plan");
 }
 
 static kr_status print_text(const kr_run *run, const kr_table *bytes, const kr_table *work, kr_err *err)
@@ -102,9 +104,12 @@ int kr_run_print_plan(const kr_run *run, const kr_engine_needs *needs)
     kr_table_init(&work, NULL, work_columns, sizeof work_columns / sizeof work_columns[0]);
     fill_bytes(run, needs, &bytes);
     fill_work(needs, &work);
-    kr_status status = run->options->json ? print_json(run, &bytes, &work, &err)
+    json_t *root = NULL;
+    kr_status status = run->options->json ? plan_json(run, &bytes, &work, &root, &err)
                                           : print_text(run, &bytes, &work, &err);
     kr_table_free(&bytes);
     kr_table_free(&work);
-    return status == KR_OK ? KR_EXIT_OK : kr_cli_failed("run", &err);
+    if (status != KR_OK)
+        return kr_cli_failed("run", &err);
+    return root != NULL ? kr_cli_print_json(root) : KR_EXIT_OK;
 }

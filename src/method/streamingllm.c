@@ -25,13 +25,14 @@ static kr_status plan_streamingllm(const kr_method_config *config, const kr_atte
     kr_method_plan p;
     const kr_status status = kr_list_plan("streamingllm", config, shape, 0, &p, err);
 
-    (void)context_max;
     if (status != KR_OK)
         return status;
     if (budget_of(config) <= sinks_of(config))
         return kr_fail(err, KR_E_LIMIT, "streamingllm: budget %u, must be above its %u sinks",
                        budget_of(config), sinks_of(config));
-    p.selected_max = p.dense ? 0 : budget_of(config);
+    p.selected_max = p.dense                           ? 0
+                     : budget_of(config) < context_max ? budget_of(config)
+                                                       : (uint32_t)context_max;
     *plan = p;
     return KR_OK;
 }

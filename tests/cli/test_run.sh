@@ -124,6 +124,20 @@ else
     echo "SKIP: KARAT_TEST_MODEL names no model, or the build is sanitized"
 fi
 
+"$karat" run "$model" -p x --dry-run --json --attention quest --dense-layers 0 --placement indices-only > "$work/plan"
+[ "$(field 'any("beside the weights" in x["class"] and x["bytes"] > 0 for x in r["bytes"])' < "$work/plan")" = True ] || say "plan: gathering node"
+
+# ---- bytes that are no UTF-8 and a disk that is full
+[ "$("$karat" run "$model" -p x -n 40 --ignore-end --temp 50 --json | field 'r["sessions"][0]["text"].count("\ufffd") > 1')" = True ] ||
+    say "text of broken characters"
+for plan in --json '--json --dry-run' --dry-run; do
+    status=0
+    # shellcheck disable=SC2086 # several options
+    "$karat" run "$model" -p x -n 2 $plan > /dev/full 2> "$work/err" || status=$?
+    [ "$status $(wc -l < "$work/err")" = '1 1' ] || say "full disk, $plan: status $status, $(cat "$work/err")"
+done
+"$karat" run "$model" -p x -n 2 --attention streamingllm --budget 4000000000 > "$work/out" 2>&1 || say "a budget over the context: $(cat "$work/out")"
+
 # ---- files beside the answer
 long=$(printf 'memory node %.0s' $(seq 40))
 "$karat" run "$model" -p "$long" -n 4 --ignore-end --attention quest --budget 64 --dense-layers 1 \
