@@ -67,32 +67,25 @@ static kr_study_job *push(study_room *w, const kr_scenario_options *scenario, in
     return job;
 }
 
-/* All points of one system: what comes nearest to 44.8 kW in whole nodes. */
+/* All points of one system: what comes nearest to 44.8 kW in whole nodes. KARAT on KVCT, and with
+ * DeepSeek-V3.2 on every trace, has every split and expert parallelism; else its two middle splits.
+ * Systems without devices have one split, other devices stand beside 16 GPUs. */
 static points add_system(study_room *w, const char *model, const char *method, int trace, kr_system system,
                          uint32_t tp)
 {
     const points p = {w->out->grid_count, 0};
     const double watts = 64 * 700.0;
-    const bool search = system == KR_SYSTEM_KARAT && tp == 1;
+    const bool karat = system == KR_SYSTEM_KARAT && tp == 1;
+    const bool all = karat && (trace == KVCT || model == models[0]);
 
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < (all ? 4 : karat ? 2 : 1); i++) {
         uint32_t gpus = splits[i][0];
         const uint32_t devices = kr_system_devices_for(system, watts, &gpus);
+        const uint32_t first = devices == 0 || tp > 1 ? gpus : gpus < 16 ? gpus : 16;
 
-        if (devices == 0 && i > 0)
-            break; /* a system of GPUs alone has one split */
-        if (!search && devices > 0 && i > 1)
-            break;
-        for (uint32_t ep = 8; ep <= gpus; ep *= 2) {
-            const bool whole = ep * 2 > gpus, paper = search && ep >= 16;
+        for (uint32_t ep = first; ep <= (karat ? gpus : first); ep *= 2) {
+            const kr_scenario_options o = point_of(w, model, method, system, gpus, devices, ep, tp);
 
-            if (tp > 1 ? !whole
-                       : !paper && !(devices == 0 && whole) && !(devices > 0 && ep == 16) && gpus != 8)
-                continue;
-            kr_scenario_options o = point_of(w, model, method, system, gpus, devices, ep, tp);
-
-            if (devices == 0)
-                o.ep = gpus;
             push(w, &o, trace);
         }
     }
@@ -163,7 +156,7 @@ static double fc_share(const kr_study_job *job)
 
 typedef struct {
     points of[MODELS][KR_TRACES][KR_SYSTEMS];
-    points free_of[METHODS][2][KR_SYSTEMS]; /* Llama-3-70B on KVCT and SWE-pro */
+    points free_of[METHODS][KR_SYSTEMS]; /* Llama-3-70B on KVCT */
 } systems_run;
 
 static void add_systems(study_room *w, systems_run *s)
@@ -178,10 +171,9 @@ static void add_systems(study_room *w, systems_run *s)
                     w->out->grid[s->of[m][t][y].first + i].breakdown = true;
             }
     for (int k = 0; k < METHODS; k++)
-        for (int t = 0; t < 2; t++)
-            for (int y = 0; y < KR_SYSTEM_FPGA; y++)
-                if (y == KR_SYSTEM_KARAT || y == KR_SYSTEM_GPU_ONLY || y == KR_SYSTEM_SPNM || k == 0)
-                    s->free_of[k][t][y] = add_system(w, "llama-3-70b", methods[k], t, (kr_system)y, 8);
+        for (int y = 0; y < KR_SYSTEM_FPGA; y++)
+            if (y == KR_SYSTEM_KARAT || y == KR_SYSTEM_GPU_ONLY || y == KR_SYSTEM_SPNM || k == 0)
+                s->free_of[k][y] = add_system(w, "llama-3-70b", methods[k], KVCT, (kr_system)y, 8);
 }
 
 static double ratio(const study_room *w, points a, points b)
@@ -295,10 +287,8 @@ static void free_claims(study_room *w, const systems_run *s)
             "the paper states neither");
 
         for (int k = 0; k < METHODS; k++)
-            for (int t = 0; t < 2; t++)
-                if ((rows[i].methods >> k & 1) != 0)
-                    value(c,
-                          ratio(w, s->free_of[k][t][rows[i].system], s->free_of[k][t][KR_SYSTEM_GPU_ONLY]));
+            if ((rows[i].methods >> k & 1) != 0)
+                value(c, ratio(w, s->free_of[k][rows[i].system], s->free_of[k][KR_SYSTEM_GPU_ONLY]));
     }
 }
 
@@ -326,16 +316,14 @@ static void geomean_claims(study_room *w, const systems_run *s)
                 sum += isfinite(v) ? log(v) : 0.0;
                 n += isfinite(v);
             }
-        for (int k = 0; k < METHODS; k++)
-            for (int t = 0; t < 2; t++) {
-                const double v = s->free_of[k][t][rows[i].system].count != 0
-                                     ? ratio(w, s->free_of[k][t][rows[i].system],
-                                             s->free_of[k][t][KR_SYSTEM_GPU_ONLY])
-                                     : NAN;
+        for (int k = 0; k < METHODS; k++) {
+            const double v = s->free_of[k][rows[i].system].count != 0
+                                 ? ratio(w, s->free_of[k][rows[i].system], s->free_of[k][KR_SYSTEM_GPU_ONLY])
+                                 : NAN;
 
-                sum += isfinite(v) ? log(v) : 0.0;
-                n += isfinite(v);
-            }
+            sum += isfinite(v) ? log(v) : 0.0;
+            n += isfinite(v);
+        }
         value(c, n > 0 ? exp(sum / n) : NAN);
     }
 }
