@@ -271,7 +271,7 @@ kr_status kr_engine_plan(const kr_engine_config *config, kr_engine_needs *needs,
                              (config->context_max / KR_PAGE_TOKENS + 1) * sizeof(kr_hash128);
         plan.node = engine->memory;
         uint64_t pages[2];
-        kr_program_pages(&engine->program, config->context_max, config->rows_max, pages);
+        kr_program_pages(&engine->program, config->context_max, 2 * config->rows_max, pages);
         plan.session_page_bytes = pages[0] * plan.node.page_bytes[0] + pages[1] * plan.node.page_bytes[1];
         price_token(engine, &plan);
         *needs = plan;

@@ -34,7 +34,7 @@ static uint32_t number_of(const kr_engine *engine, const kr_session *session)
 static uint64_t pages_for(const kr_port *port, uint64_t tokens)
 {
     uint64_t pages[2];
-    kr_program_pages(&world(port)->program, tokens, world(port)->config.rows_max, pages);
+    kr_program_pages(&world(port)->program, tokens, 2 * world(port)->config.rows_max, pages);
     return pages[0] + pages[1];
 }
 

@@ -61,8 +61,10 @@ uint64_t kr_geometry_pages(const kr_geometry *g, uint32_t group, uint64_t tokens
 
     if (g->window[group] == 0)
         return all;
-    /* The window before a message's first token and the message itself, at any alignment. */
-    const uint64_t live = kr_ceil_div((uint64_t)g->window[group] - 1 + g->tokens_max, KR_PAGE_TOKENS) + 1;
+    /* The window before a message's first token and the message itself, at any alignment; twice the
+     * message, as the next part of a prompt may follow in the other micro-batch. */
+    const uint64_t tokens_kept = (uint64_t)g->window[group] - 1 + 2 * (uint64_t)g->tokens_max;
+    const uint64_t live = kr_ceil_div(tokens_kept, KR_PAGE_TOKENS) + 1;
     return all < live ? all : live;
 }
 

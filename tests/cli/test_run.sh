@@ -101,6 +101,8 @@ printf 'The memory node\n---\nA page holds\n---\nfor (i = 0; i < 16; i++)\n' > "
 # ---- the pool holds what the node promises: sliding windows with whole messages, and the gathering
 # ---- node every session although it has one device
 "$karat" run tests/fixtures/tiny/gemma3 -p "$(head -c 320 /dev/zero | tr '\0' a)" -n 2 > "$work/out" 2>&1 || say "gemma: $(cat "$work/out")"
+"$karat" run tests/fixtures/tiny/gemma3 -p "$(head -c 470 /dev/zero | tr '\0' a)" -n 2 --prefill-chunk 100 --micro-batches 2 \
+    > "$work/out" 2>&1 || say "gemma in two micro-batches: $(cat "$work/out")"
 spread() { "$karat" run "$model" -f "$work/prompts" "${args[@]}" --attention quest --budget 16 --dense-layers 0 \
     --placement indices-only --json "$@" | field '[s["tokens"] for s in r["sessions"]]'; }
 [ "$(spread)" = "$(spread --devices 3)" ] || say "indices-only on 3 devices differs"
