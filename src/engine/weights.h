@@ -3,8 +3,8 @@
  *
  *   quantised (Q*)   panels of 16 outputs for ops/quant_dot; stays as small as in the file. The input
  *                    rows are rounded to 8 bits, which costs a divergence of 2.4e-3 (mean KL) from
- *                    the same weights in F32 on SmolLM2-135M Q4_1; tests/engine/test_forward_llama.c
- *                    prints it beside llama.cpp's
+ *                    the same weights in F32 on SmolLM2-135M Q4_1; tests/e2e/test_llama.c compares
+ *                    such a run with llama.cpp's
  *   F16              panels of 64 outputs for ops/half_dot (oneDNN 2.6 has no F16): F32 activations
  *   F32, BF16        chunks of 64 outputs for oneDNN; BF16 where it has kernels for it, with BF16
  *                    activations, and like F16 where it has not
