@@ -66,6 +66,12 @@ static void describe_strings(const kr_option_strings *list, char *out, size_t by
                                  kr_option_string_at(list, i));
 }
 
+/* A number that the option would refuse is no default but stands for "chosen": what by, help says. */
+static bool stands_for_chosen(const kr_option *option, uint64_t value)
+{
+    return value < option->min || (option->max != 0 && value > option->max);
+}
+
 /* The default of an option as text; empty when there is none to speak of. */
 static void describe_default(const kr_option *option, const void *defaults, char *out, size_t bytes)
 {
@@ -84,13 +90,16 @@ static void describe_default(const kr_option *option, const void *defaults, char
         text = option->choices[*(const int *)field];
         break;
     case KR_OPT_U32:
-        snprintf(out, bytes, "%" PRIu32, *(const uint32_t *)field);
+        if (!stands_for_chosen(option, *(const uint32_t *)field))
+            snprintf(out, bytes, "%" PRIu32, *(const uint32_t *)field);
         return;
     case KR_OPT_U64:
-        snprintf(out, bytes, "%" PRIu64, *(const uint64_t *)field);
+        if (!stands_for_chosen(option, *(const uint64_t *)field))
+            snprintf(out, bytes, "%" PRIu64, *(const uint64_t *)field);
         return;
     case KR_OPT_SIZE:
-        describe_size(*(const uint64_t *)field, out, bytes);
+        if (!stands_for_chosen(option, *(const uint64_t *)field))
+            describe_size(*(const uint64_t *)field, out, bytes);
         return;
     case KR_OPT_REAL:
         snprintf(out, bytes, "%g", *(const double *)field);

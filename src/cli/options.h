@@ -86,6 +86,7 @@ typedef struct {
     kr_option_type type;
     size_t at;                  /* offsetof(options struct, field) */
     uint64_t min, max;          /* U32, U64, SIZE, SIZES; max 0 = what the type holds */
+                                /* a default outside is a stand-in, which --help does not print */
     double real_min, real_max;  /* REAL; both 0 = any finite number */
     const char *const *choices; /* CHOICE: NULL-terminated names */
     const char *value;          /* what --help calls the value: "N", "HOST:PORT" */

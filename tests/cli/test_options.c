@@ -15,8 +15,8 @@
 typedef struct {
     bool json, color;
     const char *prompt;
-    uint32_t threads;
-    uint64_t seed, pool;
+    uint32_t threads, layers;
+    uint64_t seed, pool, context;
     double temperature;
     int mode;
     kr_option_sizes contexts;
@@ -55,6 +55,18 @@ static const kr_option table[] = {
      .min = 1024,
      .value = "BYTES",
      .help = "bytes of the pool"},
+    {.name = "layers",
+     .type = KR_OPT_U32,
+     .at = offsetof(options, layers),
+     .max = 256,
+     .value = "N",
+     .help = "dense layers (default: the method's)"},
+    {.name = "ctx-size",
+     .type = KR_OPT_SIZE,
+     .at = offsetof(options, context),
+     .min = 1,
+     .value = "N",
+     .help = "context (default: the prompt's)"},
     {.name = "temperature",
      .type = KR_OPT_REAL,
      .at = offsetof(options, temperature),
@@ -105,7 +117,7 @@ static void parse(run *r, const char *const *words)
 {
     int count = 1;
 
-    *r = (run){.o = {.threads = 4, .color = true, .pool = 1 << 20, .temperature = 1.0}};
+    *r = (run){.o = {.threads = 4, .layers = UINT32_MAX, .color = true, .pool = 1 << 20, .temperature = 1.0}};
     r->words[0] = (char *)"try";
     for (; words[count - 1] != NULL; count++)
         r->words[count] = (char *)(uintptr_t)words[count - 1];
@@ -251,6 +263,9 @@ static void help_shows_the_table(void **state)
         "--prompt, --text TEXT",
         "embedded, remote (default embedded)",
         "(default 1M) [KARAT_POOL_SIZE]",
+        "seed (default 0) [KARAT_SEED]",
+        "(default: the method's) [KARAT_LAYERS]",
+        "(default: the prompt's) [KARAT_CTX_SIZE]",
         "  karat try a\n  karat try b\n",
         "model:\n",
     };
