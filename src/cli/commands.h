@@ -15,7 +15,7 @@
     X(plan, "plan", "searches the best cluster under a power and a limit on latency") \
     X(reproduce, "reproduce", "runs the papers' experiments and judges their claims") \
     X(trace_stats, "trace-stats", "prints what a trace of sessions is like") \
-    X(inspect, "inspect", "prints what a model file holds")
+    X(inspect, "inspect", "prints what a model file or a saved session holds")
 
 #define KR_COMMAND_DECLARE(suffix, name, summary) int kr_cmd_##suffix(int argc, char **argv);
 KR_COMMAND_LIST(KR_COMMAND_DECLARE)

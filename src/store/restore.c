@@ -10,74 +10,11 @@
 
 enum { PATH_BYTES = 4096 + 128 };
 
-typedef struct {
-    int file;
-    const char *name;
-    uint64_t at; /* bytes read so far */
-    uint8_t *packed;
-    size_t capacity;
-    ZSTD_DCtx *zstd;
-} reader;
-
-static kr_status read_all(reader *r, void *data, uint64_t bytes, kr_err *err)
-{
-    uint8_t *to = data;
-
-    while (bytes > 0) {
-        const ssize_t n = read(r->file, to, bytes);
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return kr_fail(err, KR_E_IO, "restoring %s: %s", r->name, strerror(errno));
-        if (n == 0)
-            return kr_fail(err, KR_E_FORMAT, "saved session %s ends after %llu bytes, in the middle", r->name,
-                           (unsigned long long)r->at);
-        to += n;
-        r->at += (uint64_t)n;
-        bytes -= (uint64_t)n;
-    }
-    return KR_OK;
-}
-
-/* The next frame must be this one, of exactly bytes raw bytes. */
-static kr_status read_frame(reader *r, kr_save_kind kind, uint64_t index, void *raw, uint64_t bytes,
-                            kr_err *err)
-{
-    kr_save_frame frame;
-    kr_status status = read_all(r, &frame, sizeof frame, err);
-
-    if (status != KR_OK)
-        return status;
-    if (frame.kind != kind || frame.index != index || frame.reserved != 0 ||
-        frame.stored_bytes > ZSTD_compressBound(bytes) || frame.stored_bytes > r->capacity ||
-        (bytes == 0 && frame.stored_bytes != 0))
-        return kr_fail(err, KR_E_FORMAT, "saved session %s: frame %u/%llx before byte %llu, expected %u/%llx",
-                       r->name, frame.kind, (unsigned long long)frame.index, (unsigned long long)r->at, kind,
-                       (unsigned long long)index);
-    status = read_all(r, r->packed, frame.stored_bytes, err);
-    if (status != KR_OK)
-        return status;
-    if (kr_save_checksum(r->packed, frame.stored_bytes, kind, index) != frame.checksum)
-        return kr_fail(err, KR_E_CHECKSUM, "saved session %s: frame %u/%llx is damaged", r->name, kind,
-                       (unsigned long long)index);
-    if (bytes > 0 && ZSTD_decompressDCtx(r->zstd, raw, bytes, r->packed, frame.stored_bytes) != bytes)
-        return kr_fail(err, KR_E_FORMAT, "saved session %s: frame %u/%llx does not unpack to %llu bytes",
-                       r->name, kind, (unsigned long long)index, (unsigned long long)bytes);
-    return KR_OK;
-}
-
-static kr_status check_header(const kr_store *store, const reader *r, const kr_save_header *h, kr_err *err)
+static kr_status check_header(const kr_store *store, const kr_save_reader *r, const kr_save_header *h,
+                              kr_err *err)
 {
     const kr_geometry *g = &store->geometry;
 
-    if (h->magic != KR_SAVE_MAGIC)
-        return kr_fail(err, KR_E_FORMAT, "%s is not a saved session", r->name);
-    if (h->version != KR_SAVE_VERSION)
-        return kr_fail(err, KR_E_VERSION, "saved session %s has version %u; this node reads %d", r->name,
-                       h->version, KR_SAVE_VERSION);
-    if (h->checksum != kr_save_header_checksum(h))
-        return kr_fail(err, KR_E_CHECKSUM, "saved session %s: the header is damaged", r->name);
     if (h->fingerprint != g->fingerprint || h->layers != g->layers || h->groups != g->groups)
         return kr_fail(err, KR_E_SHAPE, "saved session %s is of another model (fingerprint %llx, %u layers)",
                        r->name, (unsigned long long)h->fingerprint, h->layers);
@@ -85,13 +22,8 @@ static kr_status check_header(const kr_store *store, const reader *r, const kr_s
         return kr_fail(err, KR_E_LIMIT,
                        "saved session %s is for %llu tokens; the node is configured for %llu", r->name,
                        (unsigned long long)h->tokens_max, (unsigned long long)g->context_max);
-    if (h->boundaries == 0 || h->boundaries > KR_BOUNDARIES_MAX || h->blob_bytes > KR_SAVE_BLOB_MAX ||
-        h->reserved != 0)
-        return kr_fail(err, KR_E_FORMAT, "saved session %s: %u boundaries, %u bytes of client data", r->name,
-                       h->boundaries, h->blob_bytes);
     for (uint32_t i = 0; i < g->groups; i++)
-        if (h->first[i] > h->count[i] || h->count[i] > kr_ceil_div(h->tokens_max, KR_PAGE_TOKENS) ||
-            (g->window[i] == 0 && h->first[i] != 0) ||
+        if ((g->window[i] == 0 && h->first[i] != 0) ||
             h->count[i] - h->first[i] > kr_geometry_pages(g, i, h->tokens_max))
             return kr_fail(err, KR_E_FORMAT, "saved session %s: pages %llu to %llu of group %u", r->name,
                            (unsigned long long)h->first[i], (unsigned long long)h->count[i], i);
@@ -99,11 +31,11 @@ static kr_status check_header(const kr_store *store, const reader *r, const kr_s
 }
 
 /* Layers must be the node's; lengths must lie within the pages. */
-static kr_status read_layers(const kr_store *store, reader *r, const kr_save_header *h, uint64_t *tokens,
-                             kr_err *err)
+static kr_status read_layers(const kr_store *store, kr_save_reader *r, const kr_save_header *h,
+                             uint64_t *tokens, kr_err *err)
 {
     kr_save_layer layer[KR_LAYERS_MAX];
-    kr_status status = read_frame(r, KR_SAVE_LAYERS, 0, layer, h->layers * sizeof layer[0], err);
+    kr_status status = kr_save_read_frame(r, KR_SAVE_LAYERS, 0, layer, h->layers * sizeof layer[0], err);
 
     for (uint32_t l = 0; l < h->layers && status == KR_OK; l++) {
         kr_save_layer want = kr_save_layer_of(store, NULL, l);
@@ -113,11 +45,7 @@ static kr_status read_layers(const kr_store *store, reader *r, const kr_save_hea
             return kr_fail(err, KR_E_SHAPE,
                            "saved session %s: layer %u has another shape, KV type or method (%.15s)", r->name,
                            l, layer[l].config.name);
-        if (kr_ceil_div(layer[l].tokens, KR_PAGE_TOKENS) > h->count[layer[l].group] ||
-            layer[l].tokens > h->tokens_max)
-            return kr_fail(err, KR_E_FORMAT, "saved session %s: layer %u has %llu tokens in %llu pages",
-                           r->name, l, (unsigned long long)layer[l].tokens,
-                           (unsigned long long)h->count[layer[l].group]);
+        status = kr_save_check_length(r, h, &layer[l], l, err);
         tokens[l] = layer[l].tokens;
     }
     if (status == KR_OK && (h->record_bytes != store->geometry.record_bytes ||
@@ -127,28 +55,21 @@ static kr_status read_layers(const kr_store *store, reader *r, const kr_save_hea
     return status;
 }
 
-static kr_status read_boundaries(reader *r, const kr_save_header *h, kr_kv_session *s, kr_err *err)
+static kr_status read_boundaries(kr_save_reader *r, const kr_save_header *h, kr_kv_session *s, kr_err *err)
 {
     kr_boundary *b = kr_realloc(s->boundaries, h->boundaries * sizeof *b);
-    kr_status status;
 
     if (b == NULL)
         return kr_fail(err, KR_E_MEMORY, "no memory for %u boundaries of a session", h->boundaries);
     s->boundaries = b;
     s->boundary_count = s->boundary_capacity = h->boundaries;
-    status = read_frame(r, KR_SAVE_BOUNDARIES, 0, b, h->boundaries * sizeof *b, err);
-    for (uint32_t i = 0; i < h->boundaries && status == KR_OK; i++)
-        if (b[i].is_prefill > 1 || b[i].reserved != 0 || b[i].first_token > h->tokens_max ||
-            b[i].first_token < (i > 0 ? b[i - 1].first_token : 0) || (i == 0 && b[i].first_token != 0))
-            status = kr_fail(err, KR_E_FORMAT, "saved session %s: boundary %u at token %llu", r->name, i,
-                             (unsigned long long)b[i].first_token);
-    return status;
+    return kr_save_read_boundaries(r, h, b, err);
 }
 
-static kr_status read_records(const kr_store *store, reader *r, kr_kv_session *s, kr_err *err)
+static kr_status read_records(const kr_store *store, kr_save_reader *r, kr_kv_session *s, kr_err *err)
 {
     const kr_geometry *g = &store->geometry;
-    kr_status status = read_frame(r, KR_SAVE_RECORDS, 0, s->records, g->record_bytes, err);
+    kr_status status = kr_save_read_frame(r, KR_SAVE_RECORDS, 0, s->records, g->record_bytes, err);
     const uint8_t *at = s->records;
 
     for (uint32_t l = 0; l < g->layers && status == KR_OK; at += kr_geometry_record_bytes(g, l), l++) {
@@ -169,7 +90,7 @@ static kr_status read_records(const kr_store *store, reader *r, kr_kv_session *s
     return status;
 }
 
-static kr_status read_pages(kr_store *store, reader *r, const kr_save_header *h, kr_kv_session *s,
+static kr_status read_pages(kr_store *store, kr_save_reader *r, const kr_save_header *h, kr_kv_session *s,
                             kr_err *err)
 {
     kr_status status = KR_OK;
@@ -177,18 +98,17 @@ static kr_status read_pages(kr_store *store, reader *r, const kr_save_header *h,
     for (uint32_t g = 0; g < h->groups && status == KR_OK; g++) {
         status = kr_pages_begin_at(store, s, g, h->first[g], h->count[g], err);
         for (uint64_t p = h->first[g]; p < h->count[g] && status == KR_OK; p++)
-            status = read_frame(r, KR_SAVE_PAGE, kr_save_page_index(g, p), s->group[g].base[p],
-                                h->page_bytes[g], err);
+            status = kr_save_read_frame(r, KR_SAVE_PAGE, kr_save_page_index(g, p), s->group[g].base[p],
+                                        h->page_bytes[g], err);
     }
     return status;
 }
 
 /* Everything after the header, into a session that nobody knows yet. */
-static kr_status read_session(kr_store *store, reader *r, const kr_save_header *h, kr_kv_session *s,
+static kr_status read_session(kr_store *store, kr_save_reader *r, const kr_save_header *h, kr_kv_session *s,
                               uint8_t *blob, kr_err *err)
 {
     uint64_t tokens[KR_LAYERS_MAX];
-    uint8_t past;
     kr_status status = read_layers(store, r, h, tokens, err);
 
     if (status == KR_OK)
@@ -196,19 +116,17 @@ static kr_status read_session(kr_store *store, reader *r, const kr_save_header *
     if (status == KR_OK)
         status = read_records(store, r, s, err);
     if (status == KR_OK)
-        status = read_frame(r, KR_SAVE_BLOB, 0, blob, h->blob_bytes, err);
+        status = kr_save_read_frame(r, KR_SAVE_BLOB, 0, blob, h->blob_bytes, err);
     if (status == KR_OK)
         status = read_pages(store, r, h, s, err);
     if (status == KR_OK)
-        status = read_frame(r, KR_SAVE_END, 0, NULL, 0, err);
-    if (status == KR_OK && read(r->file, &past, 1) != 0)
-        status = kr_fail(err, KR_E_FORMAT, "saved session %s goes on after its end", r->name);
+        status = kr_save_read_end(r, err);
     if (status == KR_OK)
         memcpy(s->tokens, tokens, h->layers * sizeof tokens[0]);
     return status;
 }
 
-static kr_status make_room(const kr_store *store, reader *r, const kr_save_header *h, kr_err *err)
+static kr_status make_room(const kr_store *store, kr_save_reader *r, const kr_save_header *h, kr_err *err)
 {
     const uint64_t sizes[] = {h->layers * sizeof(kr_save_layer), h->boundaries * sizeof(kr_boundary),
                               store->geometry.record_bytes,      h->blob_bytes,
@@ -217,23 +135,18 @@ static kr_status make_room(const kr_store *store, reader *r, const kr_save_heade
 
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         most = sizes[i] > most ? sizes[i] : most;
-    r->capacity = ZSTD_compressBound(most);
-    r->packed = kr_alloc(r->capacity);
-    r->zstd = ZSTD_createDCtx();
-    if (r->packed == NULL || r->zstd == NULL)
-        return kr_fail(err, KR_E_MEMORY, "no memory to restore %s", r->name);
-    return KR_OK;
+    return kr_save_reader_room(r, ZSTD_compressBound(most), err);
 }
 
 /* The file is open. */
-static kr_status restore(kr_store *store, reader *r, uint64_t client, uint64_t tokens_max,
+static kr_status restore(kr_store *store, kr_save_reader *r, uint64_t client, uint64_t tokens_max,
                          const kr_store_policy *policy, kr_kv_session **session, uint8_t **blob,
                          uint32_t *blob_bytes, kr_err *err)
 {
     kr_save_header h;
     kr_kv_session *s = NULL;
     uint8_t *data = NULL;
-    kr_status status = read_all(r, &h, sizeof h, err);
+    kr_status status = kr_save_read_header(r, &h, err);
 
     if (status == KR_OK)
         status = check_header(store, r, &h, err);
@@ -267,7 +180,7 @@ kr_status kr_store_restore(kr_store *store, uint64_t client, const char *folder,
                            uint8_t **blob, uint32_t *blob_bytes, kr_err *err)
 {
     char path[PATH_BYTES];
-    reader r = {.name = name};
+    kr_save_reader r = {.name = name};
     kr_status status = kr_save_path(path, sizeof path, folder, name, "", err);
 
     if (status != KR_OK)
@@ -278,7 +191,6 @@ kr_status kr_store_restore(kr_store *store, uint64_t client, const char *folder,
                        strerror(errno));
     status = restore(store, &r, client, tokens_max, policy, session, blob, blob_bytes, err);
     close(r.file);
-    ZSTD_freeDCtx(r.zstd);
-    kr_free(r.packed);
+    kr_save_reader_free(&r);
     return status;
 }

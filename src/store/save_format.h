@@ -10,6 +10,8 @@
 #ifndef KR_STORE_SAVE_FORMAT_H
 #define KR_STORE_SAVE_FORMAT_H
 
+#include <zstd.h>
+
 #include "store/store.h"
 
 #define KR_SAVE_MAGIC 0x315353455352414bull /* "KARSESS1" */
@@ -59,5 +61,38 @@ static inline uint64_t kr_save_page_index(uint32_t group, uint64_t page)
 /* folder/prefix name suffix into path [bytes]. KR_E_LIMIT. */
 kr_status kr_save_path(char *path, size_t bytes, const char *folder, const char *name, const char *suffix,
                        kr_err *err);
+
+/* ---- reading, for those who restore a session and those who only look (save_reader.c) ---- */
+
+typedef struct {
+    int file;
+    const char *name; /* for errors */
+    uint64_t at;      /* bytes read so far */
+    uint8_t *packed;  /* [capacity] stored bytes of the last frame */
+    size_t capacity;
+    ZSTD_DCtx *zstd;
+} kr_save_reader;
+
+/* The header, its checksum and what can be wrong with it whatever the model. KR_E_FORMAT,
+ * KR_E_VERSION, KR_E_CHECKSUM. */
+kr_status kr_save_read_header(kr_save_reader *reader, kr_save_header *header, kr_err *err);
+/* Makes packed and zstd, for frames of at most capacity stored bytes. KR_E_MEMORY. */
+kr_status kr_save_reader_room(kr_save_reader *reader, size_t capacity, kr_err *err);
+void kr_save_reader_free(kr_save_reader *reader);
+/* The next frame must be this one, of at most what bytes raw bytes may be packed to; its stored
+ * bytes, checked, lie in packed. */
+kr_status kr_save_read_stored(kr_save_reader *reader, kr_save_kind kind, uint64_t index, uint64_t bytes,
+                              uint64_t *stored, kr_err *err);
+/* The same, unpacked to exactly bytes at raw. */
+kr_status kr_save_read_frame(kr_save_reader *reader, kr_save_kind kind, uint64_t index, void *raw,
+                             uint64_t bytes, kr_err *err);
+/* The frame BOUNDARIES into boundary [header->boundaries]; they begin at 0 and ascend. */
+kr_status kr_save_read_boundaries(kr_save_reader *reader, const kr_save_header *header, kr_boundary *boundary,
+                                  kr_err *err);
+/* The frame END, with nothing behind it. */
+kr_status kr_save_read_end(kr_save_reader *reader, kr_err *err);
+/* A layer's length must lie within its group's pages and the session's limit. */
+kr_status kr_save_check_length(const kr_save_reader *reader, const kr_save_header *header,
+                               const kr_save_layer *layer, uint32_t number, kr_err *err);
 
 #endif
