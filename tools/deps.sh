@@ -3,7 +3,7 @@
 #
 #   tools/deps.sh build    compiler, libraries, test framework, and pip for the test model
 #   tools/deps.sh lint     clang with its formatter, linter and fuzzer
-#   tools/deps.sh oracle   Python with venv, for the comparisons with other software
+#   tools/deps.sh oracle   Python with venv, and what builds llama.cpp, for comparisons with other software
 #
 # Needs root (or sudo) only to install. On another system install their equivalents and set
 # KARAT_DEPS=skip.
@@ -13,7 +13,7 @@ build="gcc libc6-dev make pkg-config libjansson-dev libxxhash-dev libzstd-dev li
        libnuma-dev libucx-dev libgnutls28-dev libdnnl-dev libsqlite3-dev libcmocka-dev binutils
        python3 python3-pip unzip ca-certificates iproute2"
 lint="clang clang-format clang-tidy"
-oracle="python3 python3-venv"
+oracle="python3 python3-venv cmake g++ git"
 
 case "${1:-}" in
 build) packages=$build ;;

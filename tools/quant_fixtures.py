@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes tests/fixtures/quant/TYPE.bin: random and adversarial blocks of each quantised type and
-their values as gguf-py expands them. Needs gguf (0.19.0 made the committed ones) and
-numpy.
+their values as gguf-py expands them. Needs gguf (0.19.0 made the committed ones) and numpy.
+
+    python3 tools/quant_fixtures.py tests/fixtures/quant
 
 File: uint32 weights, uint32 bytes, the blocks, float32 values [weights]; little-endian.
 """
@@ -37,7 +38,7 @@ def blocks_of(name: str, rng: np.random.Generator) -> np.ndarray:
 
 
 def main() -> None:
-    folder = pathlib.Path(__file__).parent.parent / "tests/fixtures/quant"
+    folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(20)
     for name in TYPES:
