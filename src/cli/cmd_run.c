@@ -78,7 +78,7 @@ static void choose_threads(kr_run *run, uint32_t *device_threads, bool *driven)
     }
     if (o->device_threads != 0) {
         *device_threads = o->device_threads;
-    } else {
+    } else if (o->devices > 1) {
         *device_threads = *device_threads > o->devices ? *device_threads / o->devices : 1;
     }
     run->config.threads = o->threads != 0 ? o->threads : compute;

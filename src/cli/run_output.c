@@ -1,6 +1,7 @@
 /* What `karat run` prints: text, the summary of where the time went, and JSON. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/arena.h"
@@ -90,8 +91,9 @@ uint64_t kr_run_resident(void)
     FILE *status = fopen("/proc/self/status", "r");
     if (status == NULL)
         return 0;
-    while (fgets(line, sizeof line, status) != NULL && sscanf(line, "RssAnon: %llu kB", &kib) != 1)
-        ;
+    while (kib == 0 && fgets(line, sizeof line, status) != NULL)
+        if (strncmp(line, "RssAnon:", 8) == 0)
+            kib = strtoull(line + 8, NULL, 10);
     fclose(status);
     return kib << 10;
 }

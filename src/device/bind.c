@@ -25,7 +25,7 @@ static uint32_t unit_of(hwloc_topology_t topology, uint32_t n)
         uint32_t found = 0;
 
         for (int c = 0; c < cores; c++) {
-            const hwloc_obj_t core = hwloc_get_obj_by_type(topology, HWLOC_OBJ_CORE, (unsigned)c);
+            hwloc_obj_t core = hwloc_get_obj_by_type(topology, HWLOC_OBJ_CORE, (unsigned)c);
             int unit = hwloc_bitmap_first(core->cpuset);
 
             for (uint32_t t = 0; t < thread && unit >= 0; t++)

@@ -137,7 +137,7 @@ kr_status kr_peer_call(kr_peer *peer, kr_msg_kind kind, uint32_t device, const k
     kr_status status = kr_peer_send(peer, header, pieces, count, &sequence, err);
     const uint64_t deadline = kr_deadline_after(peer->clock, peer->timeout_ns);
     while (status == KR_OK) {
-        kr_message message;
+        kr_message message = {0};
         status = kr_peer_wait(peer, &message, deadline, err);
         if (status != KR_OK)
             break;
