@@ -58,11 +58,11 @@ static kr_status check(const kr_method_config *c, const kr_attention_shape *s, k
 
 static void price(const kr_method_config *c, const kr_attention_shape *s, kr_method_plan *p)
 {
-    const uint64_t element = kr_dtype_bytes(s->kv_dtype),
-                   bounds = 2 * (uint64_t)s->kv_heads * s->key_dim * element;
+    const uint64_t element = kr_dtype_bytes(s->kv_dtype), channels = 2 * (uint64_t)s->kv_heads * s->key_dim,
+                   bounds = channels * element;
 
     /* Every new key is compared with both bounds, which are read and written. */
-    p->cost[KR_STAGE_APPEND].fixed.flops += bounds / element;
+    p->cost[KR_STAGE_APPEND].fixed.flops += channels;
     p->cost[KR_STAGE_APPEND].fixed.read_bytes += bounds;
     p->cost[KR_STAGE_APPEND].fixed.write_bytes += bounds;
     /* Two products, a maximum and an addition a channel and query head; bounds read once. */

@@ -582,9 +582,10 @@ static uint32_t lists(const kr_method_config *config, const kr_attention_shape *
 static size_t scratch_bytes(const kr_method_plan *plan, const kr_attention_shape *shape, uint64_t context_max)
 {
     const size_t attend = kr_attend_list_scratch(shape, lists_of(shape));
-    const uint64_t clusters = plan->record_body_bytes / shape->kv_heads /
-                              ((shape->key_dim + (uint64_t)shape->value_dim) *
-                               kr_dtype_bytes(shape->kv_dtype));
+    const uint64_t means = shape->kv_heads * (shape->key_dim + (uint64_t)shape->value_dim) *
+                           kr_dtype_bytes(shape->kv_dtype); /* bytes of one cluster of every head */
+    KR_CHECK(means > 0);
+    const uint64_t clusters = plan->record_body_bytes / means;
     const size_t build = clustering_bytes(shape, context_max, clusters);
     const size_t select = kr_align_up(2 * sizeof(uint32_t) * KR_TOPK_MAX, 64) +
                           kr_select_scratch_bytes(clusters, KR_TOPK_MAX);

@@ -189,12 +189,13 @@ static void load_normalised(const kr_view *view, uint32_t kv_head, uint64_t toke
 
 /* Clusters tokens [st->tokens, end) of one KV head. */
 static void cluster_window(const kr_view *view, const kr_method_config *config, uint32_t kv_head,
-                           uint64_t end, float *memory)
+                           uint64_t end, kr_scratch scratch)
 {
     const kr_attention_shape *s = view->shape;
     head_index x = index_of(view, config, kv_head);
     const uint32_t n = (uint32_t)(end - x.st->tokens);
-    clustering c = {.n = n, .k = (uint32_t)kr_ceil_div(n, unit_of(config)), .dim = s->key_dim, .key = memory};
+    clustering c = {
+        .n = n, .k = (uint32_t)kr_ceil_div(n, unit_of(config)), .dim = s->key_dim, .key = scratch.memory};
 
     KR_CHECK(x.st->clusters + c.k <= x.clusters_max);
     c.centroid = c.key + (size_t)n * c.dim;
@@ -242,10 +243,9 @@ static void append_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
 
     x.st->decoded = !job->is_prefill;
     while (end - x.st->tokens >= window_of(job->config))
-        cluster_window(job->view, job->config, kv_head, x.st->tokens + window_of(job->config),
-                       scratch.memory);
+        cluster_window(job->view, job->config, kv_head, x.st->tokens + window_of(job->config), scratch);
     if (first_step && end > x.st->tokens && has_room_for_short(job, &x, end))
-        cluster_window(job->view, job->config, kv_head, end, scratch.memory);
+        cluster_window(job->view, job->config, kv_head, end, scratch);
 }
 
 /* ---- score and select ----

@@ -73,8 +73,9 @@ size_t kr_tiled_scratch_bytes(const kr_attention_shape *shape)
 static part_memory take_memory(const kr_attention_shape *shape, kr_scratch scratch)
 {
     part_memory m;
-    const size_t used = lay_out(shape, scratch.memory, &m);
 
+    KR_CHECK(scratch.memory != NULL);
+    const size_t used = lay_out(shape, scratch.memory, &m);
     KR_CHECK(used <= scratch.bytes);
     return m;
 }

@@ -11,18 +11,19 @@ static kr_status read_layer(kr_geometry *g, const kr_msg_configure *c, const kr_
                             kr_err *err)
 {
     kr_method_config *config = &g->config[l];
+    const kr_method *method;
     kr_status status;
 
     memcpy(config, layer->method, sizeof *config);
     if (memchr(config->name, 0, sizeof config->name) == NULL || config->reserved != 0)
         return kr_fail(err, KR_E_FORMAT, "CONFIGURE: layer %u: malformed method", l);
-    status = kr_method_find(config->name, &g->method[l], err);
+    status = kr_method_find(config->name, &method, err);
     if (status != KR_OK)
         return status;
-    if (g->method[l]->stage[KR_STAGE_ATTEND].run == NULL || g->method[l]->workspace_bytes == NULL)
+    if (method->stage[KR_STAGE_ATTEND].run == NULL || method->workspace_bytes == NULL)
         return kr_fail(err, KR_E_UNSUPPORTED,
-                       "layer %u: method %s can be priced, but this node cannot run it", l,
-                       g->method[l]->name);
+                       "layer %u: method %s can be priced, but this node cannot run it", l, method->name);
+    g->method[l] = method;
     g->group_of[l] = (uint8_t)layer->group;
     g->shape[l] = (kr_attention_shape){
         .heads = c->heads,
@@ -119,7 +120,8 @@ void node_unconfigure(kr_node *node)
 
 static bool is_same(const kr_node *node, const kr_msg_configure *c, const kr_msg_layer *layers)
 {
-    return node->configured && memcmp(&node->configure, c, sizeof *c) == 0 &&
+    /* Wire forms, without padding: equal are those whose bytes are. */
+    return node->configured && memcmp((const void *)&node->configure, (const void *)c, sizeof *c) == 0 &&
            memcmp(node->layers, layers, c->layers * sizeof *layers) == 0;
 }
 
@@ -140,8 +142,8 @@ static kr_status configure(kr_node *node, const kr_msg_configure *c, const kr_ms
         return KR_OK;
     if (node->configured && node->store.sessions != 0)
         return kr_fail(err, KR_E_BUSY,
-                       "the node is configured otherwise (model, method, KV type, --ctx-size or --prefill-chunk) and has "
-                       "%u open sessions",
+                       "the node is configured otherwise (model, method, KV type, --ctx-size or "
+                       "--prefill-chunk) and has %u open sessions",
                        node->store.sessions);
     g = kr_alloc(sizeof *g);
     if (g == NULL)

@@ -12,11 +12,11 @@ struct stage_run {
     kr_stage_kind stage;
     node_job *jobs;
     const uint32_t *start; /* [count + 1] first part of each job */
-    uint32_t count;
-    bool spilled;       /* some job has pages elsewhere: parts ask where they belong */
-    node_device *owner; /* who waits for a help run */
-    bool done;          /* under owner->lock */
+    node_device *owner;    /* who waits for a help run */
     struct stage_run *next;
+    uint32_t count;
+    bool spilled; /* some job has pages elsewhere: parts ask where they belong */
+    bool done;    /* under owner->lock */
 };
 
 /* One device's share of a run. */
@@ -108,15 +108,16 @@ static void wait_for(node_device *device, const stage_run *help)
 /* All devices' shares of a run over spilled sessions. */
 static void run_everywhere(kr_node *node, node_device *device, const stage_run *run)
 {
+    const uint32_t devices = node->config.devices;
     stage_run help[KR_NODE_DEVICES_MAX];
 
-    for (uint32_t d = 0; d < node->config.devices; d++) {
+    for (uint32_t d = 0; d < devices; d++) {
         help[d] = *run;
         if (&node->device[d] != device && node->threaded)
             ask(&help[d], &node->device[d]);
     }
     run_share(run, device);
-    for (uint32_t d = 0; d < node->config.devices; d++) {
+    for (uint32_t d = 0; d < devices; d++) {
         if (&node->device[d] == device)
             continue;
         if (node->threaded)

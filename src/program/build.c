@@ -300,7 +300,7 @@ static kr_status take_layers(kr_program *p, kr_arena *arena, kr_err *err)
 {
     const size_t layers = p->model->layers;
 
-    p->method = kr_arena_take(arena, layers * sizeof *p->method);
+    p->method = kr_arena_take(arena, layers * sizeof(const kr_method *));
     p->config = kr_arena_take(arena, layers * sizeof *p->config);
     p->shape = kr_arena_take(arena, layers * sizeof *p->shape);
     p->plan = kr_arena_take(arena, layers * sizeof *p->plan);

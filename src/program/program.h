@@ -103,8 +103,8 @@ kr_status kr_program_memory(const kr_program *program, uint64_t context_max, uin
                             kr_memory_plan *memory, kr_err *err);
 
 /* Pages that a session of tokens occupies at most, by layer group, when up to message_tokens of
- * them are under way (a message in each of two micro-batches). Windows drop pages, so the local group stops growing; it is 0 for a model
- * without one. */
+ * them are under way (a message in each of two micro-batches). Windows drop pages, so the local
+ * group stops growing; it is 0 for a model without one. */
 void kr_program_pages(const kr_program *program, uint64_t tokens, uint32_t message_tokens, uint64_t pages[2]);
 
 /* Digest of structure and cost terms: two builds of one configuration agree. */

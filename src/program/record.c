@@ -2,6 +2,7 @@
 #include "program/record.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/arena.h"
@@ -61,7 +62,6 @@ static kr_status read_header(kr_json j, kr_run_header *h, kr_err *err)
                                        "micro_batches", NULL};
     uint32_t version = 0;
     const char *digest = NULL;
-    char end = 0;
     kr_status s = kr_json_only(j, keys, err);
 
     if (s == KR_OK)
@@ -76,9 +76,10 @@ static kr_status read_header(kr_json j, kr_run_header *h, kr_err *err)
         s = kr_json_u32(j, "micro_batches", true, 1, UINT16_MAX, &h->micro_batches, err);
     if (s == KR_OK)
         s = kr_json_string(j, "program_digest", true, &digest, err);
-    if (s == KR_OK &&
-        (strlen(digest) != 16 || sscanf(digest, "%16" SCNx64 "%c", &h->program_digest, &end) != 1))
+    if (s == KR_OK && (strlen(digest) != 16 || strspn(digest, "0123456789abcdefABCDEF") != 16))
         s = kr_fail(err, KR_E_FORMAT, "%s: program_digest must be 16 hexadecimal digits", j.where);
+    if (s == KR_OK)
+        h->program_digest = strtoull(digest, NULL, 16);
     return s;
 }
 
