@@ -315,7 +315,7 @@ static void write_method(const kr_eval_result *r, FILE *out)
         "Recall, output error and attended tokens are means over %u of these steps, over heads and over the "
         "layers that select. Differences of log-likelihood are paired, token by token; +- is one standard "
         "error, which takes tokens for independent. A step's time is the median of steps that were not "
-        "looked at, the whole model included.",
+        "looked at, the whole model included; with one thread it is that thread's running time.",
         o->samples);
     for (uint32_t i = 0; i < kr_eval_method_count; i++)
         if (kr_eval_methods[i].note != NULL && has_row(r, kr_eval_methods[i].name))
