@@ -3,6 +3,7 @@
 #include "sim/price.h"
 
 #include <string.h>
+#include "base/check.h"
 
 static bool same_class(const kr_method_plan *a, const kr_method_plan *b)
 {
@@ -155,9 +156,11 @@ static double power(double base, uint64_t n)
 {
     double result = 1.0;
 
-    for (; n != 0; n >>= 1, base *= base)
+    for (; n != 0; n >>= 1) {
         if (n & 1)
             result *= base;
+        base *= base;
+    }
     return result;
 }
 
@@ -183,15 +186,15 @@ static void add_experts(const kr_pricer *p, uint64_t rows_of_all, kr_load *load)
         touched = (double)kr_ceil_div(moe->experts, ep) *
                   (1.0 - power(1.0 - (double)moe->active / moe->experts, rows));
         load->expert_rows = kr_ceil_div(rows * moe->active, ep);
-    }
-    for (uint32_t i = 0; i < p->slowest_experts; i++) {
-        const double chosen = moe->active * p->slowest[i];
+    } else {
+        for (uint32_t i = 0; i < p->slowest_experts; i++) {
+            const double chosen = moe->active * p->slowest[i];
 
-        touched += 1.0 - power(1.0 - (chosen < 1.0 ? chosen : 1.0), rows);
-        share += p->slowest[i];
-    }
-    if (p->slowest != NULL)
+            touched += 1.0 - power(1.0 - (chosen < 1.0 ? chosen : 1.0), rows);
+            share += p->slowest[i];
+        }
         load->expert_rows = (uint64_t)((double)(rows * moe->active) * share + 0.5);
+    }
     load->experts = (uint64_t)(touched + 0.5);
     if (load->experts == 0 && load->expert_rows != 0)
         load->experts = 1;
@@ -239,6 +242,7 @@ static kr_device_time on_device(const kr_pricer *p, const kr_price *price, const
 
     if (load->rows == 0)
         return t;
+    KR_CHECK(memory != NULL);
     if (memory->can[price->op.kind])
         return kr_device_op_time(memory, &job);
     t = kr_device_op_time(p->hardware->compute, &job);
@@ -252,6 +256,7 @@ static kr_device_time on_device(const kr_pricer *p, const kr_price *price, const
 static uint64_t on_link(const kr_pricer *p, const kr_price *price, const kr_load *load, uint64_t rank_rows)
 {
     const kr_device_model *memory = p->hardware->memory, *compute = p->hardware->compute;
+    KR_CHECK(memory != NULL);
     const double bytes = (double)kr_op_work(p->program, &price->op, load).move_bytes;
     const double rank_bytes =
         (double)kr_op_work(p->program, &price->op, &(kr_load){.rows = rank_rows}).move_bytes;

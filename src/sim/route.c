@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stddef.h>
 
+#include "base/check.h"
 #include "base/num.h"
 
 enum { REPLICAS_MAX = 2 * KR_EXPERTS_MAX };
@@ -47,6 +48,7 @@ static uint32_t replicate(const kr_moe *moe, const double *share, uint32_t extra
 {
     uint32_t copies[KR_EXPERTS_MAX], n = 0;
 
+    KR_CHECK(moe->experts > 0);
     for (uint32_t i = 0; i < moe->experts; i++)
         copies[i] = 1;
     for (; extra > 0; extra--) {

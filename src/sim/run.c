@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "base/hash.h"
 #include "sim/loop.h"
 #include "sim/steady.h"
@@ -189,12 +190,14 @@ static kr_status one_step(run *r, uint64_t *now_ns, const kr_sim_watch *watch, k
                    record.provenance_ns);
     record.end_ns = kr_step_run(r->step, &r->times, r->loop.options->policy, *now_ns, (uint32_t)result->steps,
                                 watch, &sums);
+    const uint32_t ranks = r->shape.cells * r->shape.ranks;
+    KR_CHECK(ranks > 0);
     for (uint32_t i = 0; i < KR_RESOURCE_COUNT; i++) {
         const uint32_t of_class[] = {r->shape.ranks, r->shape.devices, 2 * r->shape.devices, 1};
         const uint32_t instances = i == KR_ON_A2A ? 1 : r->shape.cells * of_class[i];
 
         record.busy_ns[i] = instances != 0 ? sums.busy_ns[i] / instances : 0;
-        record.stall_ns[i] = sums.stall_ns[i] / (r->shape.cells * r->shape.ranks);
+        record.stall_ns[i] = sums.stall_ns[i] / ranks;
     }
     r->loop.digest = kr_digest_add(kr_digest_add(r->loop.digest, record.end_ns), record.context_tokens);
     status = keep(r, &record, err);

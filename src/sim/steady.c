@@ -60,7 +60,7 @@ kr_steady kr_steady_mean(const uint64_t *end_ns, const uint32_t *tokens, uint64_
         x[b] = rate(end_ns, tokens, begin_ns, cut + kept * b / KR_STEADY_BATCHES,
                     cut + kept * (b + 1) / KR_STEADY_BATCHES);
         mean += x[b] / KR_STEADY_BATCHES;
-        half[b >= KR_STEADY_BATCHES / 2] += x[b] / (KR_STEADY_BATCHES / 2);
+        half[b >= KR_STEADY_BATCHES / 2] += x[b] / (KR_STEADY_BATCHES / 2.0);
     }
     for (int b = 0; b < KR_STEADY_BATCHES; b++)
         variance += (x[b] - mean) * (x[b] - mean) / (KR_STEADY_BATCHES - 1);

@@ -221,7 +221,7 @@ static kr_status extend(kr_store *store, kr_kv_session *s, uint32_t group, uint6
 
     drop_outside_window(store, s, group);
     while (p->count < end && status == KR_OK) {
-        kr_page_id id;
+        kr_page_id id = {0};
 
         status = kr_pages_take(store, s, group, &id, err);
         if (status != KR_OK)
@@ -302,7 +302,9 @@ kr_status kr_store_trim(kr_store *store, kr_kv_session *s, uint64_t tokens, kr_e
     if (status != KR_OK)
         return status;
     pthread_mutex_lock(&store->lock);
-    for (uint32_t g = 0; g < store->geometry.groups; g++) {
+    const uint32_t groups = store->geometry.groups;
+    KR_CHECK(groups <= KR_GROUPS_MAX);
+    for (uint32_t g = 0; g < groups; g++) {
         uint64_t left = 0;
 
         more[g] = trim_promise(store, s, g, tokens);
@@ -313,7 +315,7 @@ kr_status kr_store_trim(kr_store *store, kr_kv_session *s, uint64_t tokens, kr_e
         if (left < more[g])
             status = full(store, g, more[g], err);
     }
-    for (uint32_t g = 0; g < store->geometry.groups && status == KR_OK; g++) {
+    for (uint32_t g = 0; g < groups && status == KR_OK; g++) {
         kr_kv_session_group *p = &s->group[g];
 
         while (p->count > pages)

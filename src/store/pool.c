@@ -42,7 +42,6 @@ void kr_pool_init(kr_pool *pool, uint8_t device, uint8_t group, uint8_t *base, u
                   uint32_t total, kr_page_state *state)
 {
     *pool = (kr_pool){
-        .base = base,
         .page_bytes = page_bytes,
         .total = total,
         .device = device,
@@ -52,6 +51,7 @@ void kr_pool_init(kr_pool *pool, uint8_t device, uint8_t group, uint8_t *base, u
         .oldest = KR_NO_PAGE,
         .newest = KR_NO_PAGE,
     };
+    pool->base = base;
     for (uint32_t page = total; page-- > 0;) {
         state[page] = (kr_page_state){.generation = 1, .name = KR_NO_NAME};
         push_free(pool, page);

@@ -41,7 +41,8 @@ static kr_status read_layers(const kr_store *store, kr_save_reader *r, const kr_
         kr_save_layer want = kr_save_layer_of(store, NULL, l);
 
         want.tokens = layer[l].tokens;
-        if (memcmp(&want, &layer[l], sizeof want) != 0)
+        /* The struct is the file's form, without padding: equal are those whose bytes are. */
+        if (memcmp((const void *)&want, (const void *)&layer[l], sizeof want) != 0)
             return kr_fail(err, KR_E_SHAPE,
                            "saved session %s: layer %u has another shape, KV type or method (%.15s)", r->name,
                            l, layer[l].config.name);

@@ -15,7 +15,7 @@ static uint64_t client_tokens(const kr_saved *s) { return s->header.blob_bytes /
 
 static bool alike(const kr_saved *s, uint32_t a, uint32_t b)
 {
-    return memcmp(&s->layer[a], &s->layer[b], sizeof s->layer[a]) == 0 &&
+    return memcmp((const void *)&s->layer[a], (const void *)&s->layer[b], sizeof s->layer[a]) == 0 &&
            s->record[a].tokens_covered == s->record[b].tokens_covered &&
            s->record[a].body_bytes == s->record[b].body_bytes;
 }

@@ -33,9 +33,11 @@ static kr_status init_device(kr_store *store, uint32_t d, const kr_store_config 
 {
     kr_store_device *device = &store->device[d];
     kr_page_state *state = store->page_state + d * (pages[0] + pages[1]);
+    const uint32_t groups = store->geometry.groups;
     uint64_t bytes = 0;
 
-    for (uint32_t g = 0; g < store->geometry.groups; g++)
+    KR_CHECK(groups <= KR_GROUPS_MAX);
+    for (uint32_t g = 0; g < groups; g++)
         bytes += pages[g] * store->geometry.page_bytes[g];
     const kr_status status = kr_arena_init(&device->memory, bytes, err);
     if (status != KR_OK)
@@ -45,7 +47,7 @@ static kr_status init_device(kr_store *store, uint32_t d, const kr_store_config 
     memset(device->memory.base, 0,
            bytes); /* commit it now: a full machine shows here, not in a decode step */
     bytes = 0;
-    for (uint32_t g = 0; g < store->geometry.groups; g++) {
+    for (uint32_t g = 0; g < groups; g++) {
         kr_pool_init(&device->pool[g], (uint8_t)d, (uint8_t)g, device->memory.base + bytes,
                      store->geometry.page_bytes[g], (uint32_t)pages[g], state);
         bytes += pages[g] * store->geometry.page_bytes[g];
