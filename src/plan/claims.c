@@ -25,6 +25,8 @@ kr_verdict kr_claim_verdict(const kr_claim *c)
     }
     if (in == c->values)
         return KR_CLAIM_HOLDS;
+    if (isnan(c->pivot))
+        return KR_CLAIM_MISSED;
     if (above || below)
         return side == c->values ? KR_CLAIM_SIGN : KR_CLAIM_MISSED;
     return in > 0 ? KR_CLAIM_SIGN : KR_CLAIM_MISSED;
@@ -148,7 +150,7 @@ static const char FREE_PARAMETERS[] =
     "| memory kept back | 5 % | unstated |\n"
     "| GPU-only and HiSparse | one micro-batch | two-batch overlap is unstated |\n"
     "| Duplex | 48 GPUs (48 kW): whole nodes nearest to 44.8 kW | 40 GPUs |\n"
-    "| experts' shares under skew | number^-0.5, shuffled | Fig. 12's data is unpublished |\n"
+    "| experts' shares under skew | number^-1.01, shuffled | Fig. 12's data is unpublished |\n"
     "| training-free methods | Llama-3-70B, attention over 8 GPUs, default budgets | unstated |\n"
     "| SWE traces | synthetic, from Table VII's figures alone | the traces are not public |\n";
 
@@ -163,11 +165,12 @@ kr_status kr_reproduction_write(const kr_reproduce_options *o, const kr_reproduc
           out);
     for (int t = 0; t < KR_TRACES; t++)
         fprintf(out, "* %s\n", r->traces[t]);
-    fprintf(out,
-            "* %u points, %u seeds each at the final number of sessions, first seed %llu; digest of all runs "
-            "%016llx\n* network: %s\n\n## Claims\n\n",
-            r->runs, o->seeds, (unsigned long long)o->seed, (unsigned long long)r->digest,
-            o->measured_network ? "DeepEP as measured" : "400 GB/s a node, as the paper has it");
+    fprintf(
+        out,
+        "* %u points, %u seed(s) each at the final number of sessions, first seed %llu; digest of all runs "
+        "%016llx\n* network: %s\n\n## Claims\n\n",
+        r->runs, o->seeds, (unsigned long long)o->seed, (unsigned long long)r->digest,
+        o->measured_network ? "DeepEP as measured" : "400 GB/s a node, as the paper has it");
     write_claims(r, out);
     fputs(FREE_PARAMETERS, out);
     status = write_rederived(o->data, out, err);

@@ -22,7 +22,7 @@ typedef struct {
 typedef struct {
     const char *id, *text, *paper; /* paper: its value in words */
     double low, high;              /* the paper's range */
-    double pivot;                  /* 1 for ratios, 0 for differences: which side of it is the sign */
+    double pivot; /* 1 for ratios, 0 for differences: which side of it is the sign; NAN: no sign */
     const char *unit;
     double value[KR_CLAIM_VALUES_MAX];
     uint32_t values, lost; /* lost: points that could not be run */
@@ -32,8 +32,9 @@ typedef struct {
 typedef enum { KR_CLAIM_HOLDS, KR_CLAIM_SIGN, KR_CLAIM_MISSED, KR_CLAIM_CANNOT_SAY } kr_verdict;
 
 /* HOLDS: every value lies in the paper's range widened by a tenth of its ends. SIGN: not so, but every
- * value is on the paper's side of the pivot (a range with the pivot inside has no side, then at least
- * one value must lie in the widened range). MISSED: otherwise. CANNOT_SAY: no value. */
+ * value is on the paper's side of the pivot; a range with the pivot inside has no side, then at least one
+ * value must lie in the widened range. MISSED: otherwise, and for counts and shares (pivot NAN) whenever
+ * a value lies outside. CANNOT_SAY: no value. */
 kr_verdict kr_claim_verdict(const kr_claim *claim);
 const char *kr_verdict_name(kr_verdict verdict);
 

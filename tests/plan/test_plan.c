@@ -38,6 +38,8 @@ static void verdicts(void **state)
     assert_int_equal(of(-32, -8, 0, 1, -9), KR_CLAIM_MISSED);
     assert_int_equal(of(-1, 2, 0, 3, 1), KR_CLAIM_SIGN);
     assert_int_equal(of(-1, 2, 0, 3, 4), KR_CLAIM_MISSED);
+    assert_int_equal(of(250, 340, NAN, 412, 256), KR_CLAIM_MISSED); /* counts have no sign */
+    assert_int_equal(of(250, 340, NAN, 300, 256), KR_CLAIM_HOLDS);
     assert_int_equal(kr_claim_verdict(&empty), KR_CLAIM_CANNOT_SAY);
 }
 
