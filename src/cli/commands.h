@@ -6,15 +6,15 @@
 #ifndef KR_CLI_COMMANDS_H
 #define KR_CLI_COMMANDS_H
 
-#define KR_COMMAND_LIST(X)                                                      \
-    X(run, "run", "runs a model with its KV cache on memory nodes")             \
-    X(node, "node", "serves memory to clients: KV caches and the work on them") \
-    X(eval, "eval", "compares retrieval methods with dense attention on a model") \
-    X(bench, "bench", "measures every kernel beside its limit on this machine") \
-    X(sim, "sim", "simulates a cluster that serves a trace") \
+#define KR_COMMAND_LIST(X)                                                            \
+    X(run, "run", "runs a model with its KV cache on memory nodes")                   \
+    X(node, "node", "serves memory to clients: KV caches and the work on them")       \
+    X(eval, "eval", "compares retrieval methods with dense attention on a model")     \
+    X(bench, "bench", "measures every kernel beside its limit on this machine")       \
+    X(sim, "sim", "simulates a cluster that serves a trace")                          \
     X(plan, "plan", "searches the best cluster under a power and a limit on latency") \
     X(reproduce, "reproduce", "runs the papers' experiments and judges their claims") \
-    X(trace_stats, "trace-stats", "prints what a trace of sessions is like") \
+    X(trace_stats, "trace-stats", "prints what a trace of sessions is like")          \
     X(inspect, "inspect", "prints what a model file or a saved session holds")
 
 #define KR_COMMAND_DECLARE(suffix, name, summary) int kr_cmd_##suffix(int argc, char **argv);

@@ -17,26 +17,27 @@
 #include "ops/weight_type.h"
 
 /* Roles of tensors in the supported dense architectures; per-layer ones take a layer number. */
-#define KR_ROLE_LIST(X)                                                             \
-    X(KR_ROLE_EMBEDDING)  /* [vocab][hidden] */                                     \
-    X(KR_ROLE_FINAL_NORM) /* [hidden] */                                            \
-    X(KR_ROLE_OUTPUT)     /* [vocab][hidden]; the embedding when tied */            \
-    X(KR_ROLE_ATTN_NORM)  /* [hidden] */                                            \
-    X(KR_ROLE_Q)                                                                    \
-    X(KR_ROLE_K)                                                                    \
-    X(KR_ROLE_V) /* [heads*dim][hidden] */                                          \
-    X(KR_ROLE_Q_BIAS)                                                               \
-    X(KR_ROLE_K_BIAS)                                                               \
-    X(KR_ROLE_V_BIAS)                                                               \
-    X(KR_ROLE_Q_NORM)                                                               \
-    X(KR_ROLE_K_NORM)                 /* [head_dim] */                              \
-        X(KR_ROLE_O)                  /* [hidden][heads*value_dim] */               \
-        X(KR_ROLE_POST_ATTN_NORM)     /* Gemma: after attention, before residual */ \
-        X(KR_ROLE_FFN_NORM)           /* before FFN */                              \
-        X(KR_ROLE_GATE) X(KR_ROLE_UP) /* [ffn][hidden] */                           \
-        X(KR_ROLE_DOWN)               /* [hidden][ffn] */                           \
-        X(KR_ROLE_POST_FFN_NORM)      /* Gemma */                                   \
-        X(KR_ROLE_ROPE_FACTORS)       /* GGUF rope_freqs.weight: divides inv_freq, [dims/2]; optional */
+#define KR_ROLE_LIST(X)                                                     \
+    X(KR_ROLE_EMBEDDING)  /* [vocab][hidden] */                             \
+    X(KR_ROLE_FINAL_NORM) /* [hidden] */                                    \
+    X(KR_ROLE_OUTPUT)     /* [vocab][hidden]; the embedding when tied */    \
+    X(KR_ROLE_ATTN_NORM)  /* [hidden] */                                    \
+    X(KR_ROLE_Q)                                                            \
+    X(KR_ROLE_K)                                                            \
+    X(KR_ROLE_V) /* [heads*dim][hidden] */                                  \
+    X(KR_ROLE_Q_BIAS)                                                       \
+    X(KR_ROLE_K_BIAS)                                                       \
+    X(KR_ROLE_V_BIAS)                                                       \
+    X(KR_ROLE_Q_NORM)                                                       \
+    X(KR_ROLE_K_NORM)         /* [head_dim] */                              \
+    X(KR_ROLE_O)              /* [hidden][heads*value_dim] */               \
+    X(KR_ROLE_POST_ATTN_NORM) /* Gemma: after attention, before residual */ \
+    X(KR_ROLE_FFN_NORM)       /* before FFN */                              \
+    X(KR_ROLE_GATE)                                                         \
+    X(KR_ROLE_UP)                /* [ffn][hidden] */                        \
+        X(KR_ROLE_DOWN)          /* [hidden][ffn] */                        \
+        X(KR_ROLE_POST_FFN_NORM) /* Gemma */                                \
+        X(KR_ROLE_ROPE_FACTORS)  /* GGUF rope_freqs.weight: divides inv_freq, [dims/2]; optional */
 
 typedef enum {
 #define KR_ROLE_ENUM(name) name,
