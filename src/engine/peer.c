@@ -132,12 +132,12 @@ kr_status kr_peer_error(const kr_peer *peer, const kr_message *message, kr_err *
 kr_status kr_peer_call(kr_peer *peer, kr_msg_kind kind, uint32_t device, const kr_piece *pieces,
                        uint32_t count, kr_msg_kind expect, kr_message *reply, kr_err *err)
 {
-    uint64_t sequence;
+    uint64_t sequence = 0;
     const kr_msg_header header = {.kind = (uint16_t)kind, .device = device};
     kr_status status = kr_peer_send(peer, header, pieces, count, &sequence, err);
     const uint64_t deadline = kr_deadline_after(peer->clock, peer->timeout_ns);
     while (status == KR_OK) {
-        kr_message message = {0};
+        kr_message message;
         status = kr_peer_wait(peer, &message, deadline, err);
         if (status != KR_OK)
             break;
