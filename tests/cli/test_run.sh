@@ -192,12 +192,13 @@ again 4 > /dev/null
 [ "$(again 5)" -ge 128 ] || say "a client with another length does not find the prefix"
 
 # ---- a node that is killed or stopped in the middle: one line, no text after it, within the deadline
+# 48 sessions of 500 tokens keep it busy for longer than the signal takes to come.
 for signal in KILL STOP; do
     { while sleep 0.05; do kill -$signal "$node" && break; done; } &
     killer=$!
     status=0
     begin=$(date +%s)
-    timeout 60 "$karat" run "$model" -p x -n 500 --ignore-end --prefill-chunk 1 --memory-node "127.0.0.1:$port" --timeout 3 \
+    timeout 60 "$karat" run "$model" $(seq 48) -n 500 --ignore-end --memory-node "127.0.0.1:$port" --timeout 3 \
         --json > "$work/out" 2> "$work/err" || status=$?
     wait $killer || true
     [ "$status" = 1 ] || say "node got SIG$signal: status $status: $(cat "$work/err")"
