@@ -90,7 +90,7 @@ static inline kr_work kr_work_scale(kr_work a, uint64_t n)
     return (kr_work){a.flops * n, a.read_bytes * n, a.write_bytes * n, a.move_bytes * n};
 }
 
-/* Where the stages that read KV or index run (design.md section 2). */
+/* Where the stages that read KV or index run (docs/architecture.md). */
 typedef enum {
     KR_PLACE_ALL_ON_NODE,    /* score, select, gather, attend on the memory node (KARAT) */
     KR_PLACE_INDICES_ONLY,   /* node scores and selects; the compute side holds KV and attends */
