@@ -1,5 +1,5 @@
 /* The rules that a compiler does not check: which room may include what, how long files, lines and
- * functions may be, which calls are banned where. The table of rooms in docs/architecture.md is the short form.
+ * functions may be, which calls are banned where. docs/architecture.md lists the rooms in short.
  *
  * Rules look at one file's text at a time and report (path, line, sentence) to a sink, so the same
  * code checks the tree and the made-up snippets of its own test. Header only: test_tidy.c is the
