@@ -16,7 +16,7 @@ typedef struct {
     kr_option_sizes budgets, contexts;
     const char *text, *kv_dtype, *html;
     uint64_t tokens;
-    uint32_t samples, dense_layers, needles, threads, chunk;
+    uint32_t passages, samples, dense_layers, needles, threads, chunk;
     bool json;
 } eval_options;
 
@@ -53,6 +53,13 @@ static const kr_option table[] = {
      AT(text),
      .value = "PATH",
      .help = "a file, or a folder whose files follow each other by name"},
+    {.name = "passages",
+     .type = KR_OPT_U32,
+     AT(passages),
+     .min = 1,
+     .max = 1024,
+     .value = "N",
+     .help = "passages of the text that are scored"},
     {.name = "tokens",
      .letter = 'n',
      .type = KR_OPT_U64,
@@ -60,7 +67,7 @@ static const kr_option table[] = {
      .min = 1,
      .max = 1 << 20,
      .value = "N",
-     .help = "tokens scored behind each document"},
+     .help = "tokens scored behind each passage"},
     {.name = "samples",
      .type = KR_OPT_U32,
      AT(samples),
@@ -147,6 +154,7 @@ static bool fill(const eval_options *o, const char *model, kr_eval_options *run,
                              .method_count = o->methods.count,
                              .budget_count = o->budgets.count,
                              .context_count = o->contexts.count,
+                             .passages = o->passages,
                              .tokens = o->tokens,
                              .samples = o->samples < o->tokens ? o->samples : (uint32_t)o->tokens,
                              .dense_layers = o->dense_layers,
@@ -190,6 +198,7 @@ int kr_cmd_eval(int argc, char **argv)
                       .contexts = {.item = {2048, 6144}, .count = 2},
                       .text = KR_EVAL_TEXTS,
                       .kv_dtype = "bf16",
+                      .passages = 2,
                       .tokens = 256,
                       .samples = 16,
                       .dense_layers = UINT32_MAX,

@@ -22,6 +22,8 @@ typedef struct {
     const kr_eval_method *method[KR_EVAL_METHODS_MAX + 1];
     uint32_t methods;
     uint64_t context; /* of the current round */
+    uint32_t passage;
+    const uint32_t *tokens; /* of the passage: context + scored + 1 */
     kr_eval_needle needle[KR_EVAL_NEEDLES_MAX];
     kr_eval_record text, needle_text[KR_EVAL_NEEDLES_MAX];
     uint32_t solved[KR_EVAL_NEEDLES_MAX], solved_count; /* needles that dense answers */
@@ -139,17 +141,19 @@ static kr_status record_document(const evaluation *e, rig *r, const kr_eval_toke
     return status;
 }
 
-static kr_status record_all(evaluation *e, kr_err *err)
+/* The passkey prompts are asked beside the first passage alone. */
+static kr_status record_passage(evaluation *e, kr_err *err)
 {
-    const kr_eval_tokens text = {e->corpus.token, e->context};
+    const kr_eval_tokens text = {(uint32_t *)e->tokens, e->context};
+    const uint32_t needles = e->passage == 0 ? e->options->needles : 0;
     rig r;
     kr_status status = open_rig(e, &kr_eval_methods[0], 0, &r, err);
     if (status != KR_OK)
         return status;
-    kr_log(KR_LOG_INFO, "eval: context %llu: dense prefill of the text and %u passkey prompts",
-           (unsigned long long)e->context, e->options->needles);
+    kr_log(KR_LOG_INFO, "eval: context %llu: dense prefill of passage %u of %u and %u passkey prompts",
+           (unsigned long long)e->context, e->passage + 1, e->options->passages, needles);
     status = record_document(e, &r, &text, &e->text, err);
-    for (uint32_t i = 0; i < e->options->needles && status == KR_OK; i++)
+    for (uint32_t i = 0; i < needles && status == KR_OK; i++)
         status = record_document(e, &r, &e->needle[i].document, &e->needle_text[i], err);
     close_rig(&r);
     return status;
@@ -182,7 +186,7 @@ static bool is_sampled(const kr_eval_options *o, uint64_t i)
 static kr_status score_text(evaluation *e, rig *r, kr_eval_row *row, kr_err *err)
 {
     const kr_eval_options *o = e->options;
-    const kr_eval_tokens prompt = {e->corpus.token, e->context + 1};
+    const kr_eval_tokens prompt = {(uint32_t *)e->tokens, e->context + 1};
     /* One thread does the work of both sides: its own running time does not see a crowded machine. */
     const kr_clock *clock = o->threads == 1 ? &kr_clock_thread : o->clock;
     kr_session *session = NULL;
@@ -190,7 +194,7 @@ static kr_status score_text(evaluation *e, rig *r, kr_eval_row *row, kr_err *err
     r->tap.replay = &e->text;
     kr_status status = open_session(r, &prompt, o->tokens - 1, &session, err);
     if (status == KR_OK)
-        status = kr_session_append(session, e->corpus.token + prompt.count, o->tokens - 1, err);
+        status = kr_session_append(session, e->tokens + prompt.count, o->tokens - 1, err);
     for (uint64_t i = 0; i < o->tokens && status == KR_OK; i++) {
         kr_step_item item = {
             .session = session, .tokens = 1, .want = KR_WANT_LAST_LOGITS, .logits = e->logits};
@@ -199,32 +203,34 @@ static kr_status score_text(evaluation *e, rig *r, kr_eval_row *row, kr_err *err
         status = kr_engine_step(r->engine, &item, 1, err);
         if (r->tap.measure == NULL)
             e->step_ns[timed++] = kr_now_ns(clock) - begin;
-        e->nll[i] = nll_of(e->logits, e->model->vocab, e->corpus.token[e->context + 1 + i]);
+        e->nll[i] = nll_of(e->logits, e->model->vocab, e->tokens[e->context + 1 + i]);
     }
     r->tap.measure = NULL;
     kr_session_close(session);
     qsort(e->step_ns, timed, sizeof *e->step_ns, by_value);
     const uint64_t middle = timed / 2;
-    row->step_ms = timed != 0 ? (double)e->step_ns[middle] / 1e6 : NAN;
+    row->step_ms += timed != 0 ? (double)e->step_ns[middle] / 1e6 / o->passages : NAN;
     return status;
 }
 
-static void sum_up_text(evaluation *e, kr_eval_row *row)
+static void add_text(const evaluation *e, kr_eval_row *row)
 {
-    const double n = (double)e->options->tokens;
-    double sum = 0, difference = 0, square = 0;
     for (uint64_t i = 0; i < e->options->tokens; i++) {
-        sum += e->nll[i];
-        difference += e->nll[i] - e->dense_nll[i];
+        const double difference = e->nll[i] - e->dense_nll[i];
+        row->nll += e->nll[i];
+        row->nll_difference += difference;
+        row->nll_difference_square += difference * difference;
     }
-    row->nll = sum / n;
+}
+
+static void sum_up_text(const evaluation *e, kr_eval_row *row)
+{
+    const double n = (double)e->options->tokens * e->options->passages;
+    row->nll /= n;
     row->perplexity = exp(row->nll);
-    row->nll_difference = difference / n;
-    for (uint64_t i = 0; i < e->options->tokens; i++) {
-        const double d = e->nll[i] - e->dense_nll[i] - row->nll_difference;
-        square += d * d;
-    }
-    row->nll_difference_error = n > 1 ? sqrt(square / (n - 1) / n) : NAN;
+    row->nll_difference /= n;
+    const double square = row->nll_difference_square / n - row->nll_difference * row->nll_difference;
+    row->nll_difference_error = n > 1 ? sqrt(fmax(square, 0) / (n - 1)) : NAN;
 }
 
 /* Sums become means; the row's own are over layers that select, or over all when none does. */
@@ -323,33 +329,40 @@ static kr_status make_row(const evaluation *e, const kr_eval_method *method, uin
                                                          : kr_fail(err, KR_E_MEMORY, "eval: no memory");
 }
 
+static void log_row(const kr_eval_row *row)
+{
+    kr_log(KR_LOG_INFO,
+           "eval: context %llu %s %u: recall %.4f, output error %.4f, perplexity %.4f (%+.4f nats), "
+           "passkeys %u/%u, %.1f ms a step",
+           (unsigned long long)row->context, row->method, row->budget, row->attention.recall,
+           row->attention.error, row->perplexity, row->nll_difference, row->needles_found,
+           row->needles_judged, row->step_ms);
+}
+
+/* Adds the current passage to the row; the first makes the row, the last completes it. */
 static kr_status run_cell(evaluation *e, const kr_eval_method *method, uint32_t budget, kr_eval_row *row,
                           kr_err *err)
 {
     const bool is_dense = method == &kr_eval_methods[0];
     rig r;
-    kr_status status = make_row(e, method, budget, row, err);
+    kr_status status = e->passage == 0 ? make_row(e, method, budget, row, err) : KR_OK;
     if (status == KR_OK)
         status = open_rig(e, method, budget, &r, err);
     if (status != KR_OK)
         return status;
     status = score_text(e, &r, row, err);
-    if (status == KR_OK) {
-        if (is_dense)
-            memcpy(e->dense_nll, e->nll, e->options->tokens * sizeof *e->nll);
+    if (status == KR_OK && is_dense)
+        memcpy(e->dense_nll, e->nll, e->options->tokens * sizeof *e->nll);
+    if (status == KR_OK)
+        add_text(e, row);
+    if (status == KR_OK && e->passage == 0)
+        status = ask_needles(e, &r, is_dense, row, err);
+    if (status == KR_OK && e->passage + 1 == e->options->passages) {
         sum_up_text(e, row);
         sum_up_attention(&r, row);
-        status = ask_needles(e, &r, is_dense, row, err);
+        log_row(row);
     }
     close_rig(&r);
-    if (status == KR_OK)
-        kr_log(KR_LOG_INFO,
-               "eval: context %llu %s %u: recall %.4f, output error %.4f, perplexity %.4f (%+.4f nats), "
-               "passkeys %u/%u, "
-               "%.1f ms a step",
-               (unsigned long long)e->context, method->name, budget, row->attention.recall,
-               row->attention.error, row->perplexity, row->nll_difference, row->needles_found,
-               row->needles_judged, row->step_ms);
     return status;
 }
 
@@ -380,6 +393,32 @@ static kr_status check_cell(evaluation *e, const kr_eval_method *method, uint32_
 
 /* ---- contexts ---- */
 
+static uint64_t passage_tokens(const evaluation *e) { return e->context + e->options->tokens + 1; }
+
+/* Passages are spread evenly over the text, the first at its start, the last at its end. */
+static void begin_passage(evaluation *e, uint32_t passage)
+{
+    const uint32_t last = e->options->passages - 1;
+    const uint64_t room = e->corpus.count - passage_tokens(e);
+    e->passage = passage;
+    e->tokens = e->corpus.token + (last == 0 ? 0 : room / last * passage);
+}
+
+static kr_status run_context(evaluation *e, kr_eval_result *result, kr_err *err)
+{
+    const uint32_t first = result->rows;
+    kr_status status = KR_OK;
+    for (uint32_t p = 0; p < e->options->passages && status == KR_OK; p++) {
+        begin_passage(e, p);
+        result->rows = first;
+        status = record_passage(e, err);
+        if (status == KR_OK)
+            status = each_cell(e, result, run_cell, err);
+        kr_eval_record_free(&e->text);
+    }
+    return status;
+}
+
 static void free_documents(evaluation *e)
 {
     kr_eval_record_free(&e->text);
@@ -394,11 +433,11 @@ static kr_status begin_context(evaluation *e, uint64_t context, kr_err *err)
     const uint32_t needles = e->options->needles;
     kr_status status = KR_OK;
     e->context = context / KR_PAGE_TOKENS * KR_PAGE_TOKENS;
-    if (e->context == 0 || e->context + e->options->tokens + 1 > e->corpus.count)
+    if (e->context == 0 || passage_tokens(e) > e->corpus.count / e->options->passages)
         return kr_fail(err, KR_E_LIMIT,
-                       "context %llu and %llu scored tokens: the text has %llu tokens, a page %d",
+                       "context %llu and %llu scored tokens, %u times: the text has %llu tokens, a page %d",
                        (unsigned long long)context, (unsigned long long)e->options->tokens,
-                       (unsigned long long)e->corpus.count, KR_PAGE_TOKENS);
+                       e->options->passages, (unsigned long long)e->corpus.count, KR_PAGE_TOKENS);
     for (uint32_t i = 0; i < needles && status == KR_OK; i++)
         status = kr_eval_needle_make(e->tokenizer, &e->corpus, e->context, i, (i + 0.5) / needles,
                                      &e->needle[i], err);
@@ -486,9 +525,7 @@ kr_status kr_eval_run(const kr_eval_options *options, kr_eval_result *out, kr_er
     for (uint32_t c = 0; c < options->context_count && status == KR_OK; c++) {
         status = begin_context(e, options->contexts[c], err);
         if (status == KR_OK)
-            status = record_all(e, err);
-        if (status == KR_OK)
-            status = each_cell(e, &result, run_cell, err);
+            status = run_context(e, &result, err);
         free_documents(e);
     }
     kr_model_file_close(e->file);

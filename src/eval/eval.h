@@ -1,9 +1,9 @@
 /* karat eval: what the retrieval methods keep of dense attention on a real model, beside their speed.
  *
- * For each context one text and some prompts with a planted passkey are prefilled densely, once; every
- * method and budget then decodes over exactly these keys and values (eval_tap.h). So a difference to
- * dense comes from decode alone, also for methods that would prefill sparsely.
- *  - The text goes on for `tokens` forced decode steps: perplexity of their targets, time of a step.
+ * For each context some passages of a text and some prompts with a planted passkey are prefilled densely,
+ * once; every method and budget then decodes over exactly these keys and values (eval_tap.h). So a
+ * difference to dense comes from decode alone, also for methods that would prefill sparsely.
+ *  - A passage goes on for `tokens` forced decode steps: perplexity of their targets, time of a step.
  *  - On `samples` of these steps, in layers that select: dense softmax mass of the selected tokens
  *    (recall), relative L2 error of the attention output, tokens selected, per layer and head.
  *  - The passkey's question and the answer are decode steps too. Only prompts that dense answers count.
@@ -30,8 +30,9 @@ typedef struct {
     uint32_t budget_count;
     uint64_t contexts[KR_EVAL_LIST_MAX]; /* rounded down to whole pages of 128 tokens */
     uint32_t context_count;
-    uint64_t tokens;       /* scored */
-    uint32_t samples;      /* <= tokens */
+    uint32_t passages;     /* of the text, that share no token; figures are means over them */
+    uint64_t tokens;       /* scored in each passage */
+    uint32_t samples;      /* <= tokens, in each passage */
     uint32_t dense_layers; /* first layers that stay dense; UINT32_MAX = each method's default */
     uint32_t needles;      /* prompts with a passkey for each context */
     uint32_t threads, chunk;
@@ -49,7 +50,8 @@ typedef struct {
     kr_eval_sums sums; /* steps counted; sums as means: [layers][heads] */
     bool *selects;     /* [layers] */
     double nll, perplexity;
-    double nll_difference, nll_difference_error; /* to dense, nats; standard error over tokens */
+    /* To dense, nats: mean, sum of squares, standard error of the mean over tokens. */
+    double nll_difference, nll_difference_square, nll_difference_error;
     double step_ms; /* median decode step that was not sampled; with one thread its running time */
     uint32_t needles_found, needles_judged;
 } kr_eval_row;

@@ -80,9 +80,11 @@ kr_status kr_eval_print(const kr_eval_result *r, FILE *out, kr_err *err)
 {
     const kr_eval_options *o = &r->options;
     kr_table table;
-    fprintf(out, "%s; KV %s; %u thread%s; %llu tokens scored, attention looked at on %u of them; text %s\n\n",
-            r->model, kr_dtype_name(o->kv_dtype), o->threads, o->threads == 1 ? "" : "s",
-            (unsigned long long)o->tokens, o->samples, o->text_path);
+    fprintf(out,
+            "%s; KV %s; %u thread%s; %u passage%s of %llu scored tokens, attention looked at on %u of them; "
+            "text %s\n\n",
+            r->model, kr_dtype_name(o->kv_dtype), o->threads, o->threads == 1 ? "" : "s", o->passages,
+            o->passages == 1 ? "" : "s", (unsigned long long)o->tokens, o->samples, o->text_path);
     kr_table_init(&table, NULL, columns, COLUMNS);
     add_rows(r, &table);
     kr_status status = kr_table_print(&table, out, err);
@@ -121,11 +123,11 @@ kr_status kr_eval_json(const kr_eval_result *r, json_t **root, kr_err *err)
         return status;
     for (uint32_t i = 0; i < r->rows; i++)
         json_object_set_new(json_array_get(rows, i), "recall_by_layer_and_head", recall_json(&r->row[i]));
-    json_t *object = json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o}", "model", r->model, "text",
-                               o->text_path, "kv_dtype", kr_dtype_name(o->kv_dtype), "threads",
-                               (json_int_t)o->threads, "tokens", (json_int_t)o->tokens, "samples",
-                               (json_int_t)o->samples, "layers", (json_int_t)r->layers, "heads",
-                               (json_int_t)r->heads, "rows", rows);
+    json_t *object = json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "model", r->model,
+                               "text", o->text_path, "kv_dtype", kr_dtype_name(o->kv_dtype), "threads",
+                               (json_int_t)o->threads, "passages", (json_int_t)o->passages, "tokens",
+                               (json_int_t)o->tokens, "samples", (json_int_t)o->samples, "layers",
+                               (json_int_t)r->layers, "heads", (json_int_t)r->heads, "rows", rows);
     if (object == NULL)
         return kr_fail(err, KR_E_MEMORY, "eval: no memory for its JSON");
     *root = object;
@@ -305,14 +307,16 @@ static kr_status draw_context(const kr_eval_result *r, uint32_t first, uint32_t 
 static void write_method(const kr_eval_result *r, FILE *out)
 {
     const kr_eval_options *o = &r->options;
+    kr_page_text(out,
+                 "Text: %s. %u passages of it are prefilled densely once for each context; every method and "
+                 "budget then "
+                 "decodes over the same keys and values (%s), %llu forced tokens a passage, with %u threads.",
+                 o->text_path, o->passages, kr_dtype_name(o->kv_dtype), (unsigned long long)o->tokens,
+                 o->threads);
     kr_page_text(
         out,
-        "Text: %s. The document is prefilled densely once for each context; every method and budget then "
-        "decodes over the same keys and values (%s), %llu forced tokens, with %u threads.",
-        o->text_path, kr_dtype_name(o->kv_dtype), (unsigned long long)o->tokens, o->threads);
-    kr_page_text(
-        out,
-        "Recall, output error and attended tokens are means over %u of these steps, over heads and over the "
+        "Recall, output error and attended tokens are means over %u of a passage's steps, over heads and "
+        "over the "
         "layers that select. Differences of log-likelihood are paired, token by token; +- is one standard "
         "error, which takes tokens for independent. A step's time is the median of steps that were not "
         "looked at, the whole model included; with one thread it is that thread's running time.",

@@ -22,6 +22,7 @@ static kr_eval_options options_of(const char *method)
                              .budget_count = 4,
                              .contexts = {CONTEXT},
                              .context_count = 1,
+                             .passages = 1,
                              .tokens = TOKENS,
                              .samples = SAMPLES,
                              .threads = 1,
@@ -298,6 +299,41 @@ static void agrees_with_a_plain_run(void **state)
     kr_model_file_close(file);
 }
 
+/* The first passage is the text's start, the last its end; a row is the mean of both. */
+static void passages_are_averaged(void **state)
+{
+    (void)state;
+    static watch w;
+    static picks p;
+    kr_err err = {0};
+    kr_eval_tokens corpus;
+    double nll = 0;
+    kr_eval_options o = options_of("quest");
+    o.budgets[0] = 64;
+    o.budget_count = 1;
+    o.dense_layers = 0;
+    o.passages = 2;
+    kr_model_file *file = rig_open(RIG_TINY);
+    rig_ok(kr_eval_corpus(kr_model_file_tokenizer(file), text_path, &corpus, &err), &err);
+    kr_eval_result r = evaluate(&o);
+    for (uint32_t passage = 0; passage < 2; passage++) {
+        const uint64_t at = passage * (corpus.count - (CONTEXT + TOKENS + 1));
+        const kr_eval_tokens text = {corpus.token + at, corpus.count - at};
+        scores s = {.token = text.token, .first = CONTEXT};
+        w = (watch){0};
+        p = (picks){.position = CONTEXT + TOKENS - 1};
+        run_plain(&text, &w, &p, &s);
+        nll += s.nll / TOKENS / 2;
+    }
+    assert_true(fabs(nll - r.row[1].nll) < 1e-9);
+    assert_int_equal(r.row[1].sums.steps, 2 * SAMPLES);
+    kr_eval_free(&r);
+    o.passages = (uint32_t)(corpus.count / (CONTEXT + TOKENS + 1)) + 1;
+    assert_int_equal(kr_eval_run(&o, &r, &err), KR_E_LIMIT);
+    kr_free(corpus.token);
+    kr_model_file_close(file);
+}
+
 /* ---- passkeys, refusals, reports ---- */
 
 static void passkeys_are_planted(void **state)
@@ -430,15 +466,11 @@ static void reports_say_what_was_measured(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(dense_is_its_own_measure),
-        cmocka_unit_test(covering_budget_is_dense),
-        cmocka_unit_test(covering_quest_is_dense_exactly),
-        cmocka_unit_test(recall_grows_with_budget),
-        cmocka_unit_test(same_at_any_threads_and_chunk),
-        cmocka_unit_test(agrees_with_a_plain_run),
-        cmocka_unit_test(passkeys_are_planted),
-        cmocka_unit_test(refuses_before_it_runs),
-        cmocka_unit_test(reports_say_what_was_measured),
+        cmocka_unit_test(dense_is_its_own_measure),        cmocka_unit_test(covering_budget_is_dense),
+        cmocka_unit_test(covering_quest_is_dense_exactly), cmocka_unit_test(recall_grows_with_budget),
+        cmocka_unit_test(same_at_any_threads_and_chunk),   cmocka_unit_test(agrees_with_a_plain_run),
+        cmocka_unit_test(passages_are_averaged),           cmocka_unit_test(passkeys_are_planted),
+        cmocka_unit_test(refuses_before_it_runs),          cmocka_unit_test(reports_say_what_was_measured),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
