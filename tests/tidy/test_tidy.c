@@ -223,7 +223,7 @@ static int compile_alone(const char *headers)
 
 static void every_header_compiles_alone(void **state)
 {
-    static const char *const roots[] = {"src", NULL};
+    static const char *const roots[] = {"src", "include", NULL};
     static char headers[COMMAND_BYTES / 2];
     char broken[] = "/tmp/karat-header-XXXXXX";
     (void)state;
