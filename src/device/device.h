@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/json.h"
 #include "base/num.h"
 #include "base/status.h"
 #include "model/op.h"
@@ -16,16 +17,19 @@
 /* How far a number can be trusted; reported beside every simulated millisecond. */
 typedef enum { KR_MEASURED, KR_INTERPOLATED, KR_EXTRAPOLATED, KR_MODELLED } kr_provenance;
 
-enum { KR_PROVENANCE_COUNT = 4, KR_DEVICE_CURVES_MAX = 64 };
+enum { KR_PROVENANCE_COUNT = 4, KR_DEVICE_CURVES_MAX = 128 };
 
 const char *kr_provenance_name(kr_provenance provenance);
 
 /* A formula fitted to measurements of one op: seconds = start + per_row * rows
- * + per_attended * attended tokens + per_context * context tokens, sums over the batch. */
+ * + per_attended * attended tokens + per_context * context tokens, sums over the batch. Several
+ * curves of one op in ascending domains make a table: between two measured numbers of rows lies the
+ * line through them. */
 typedef struct {
     kr_op_kind op;
-    char model[48]; /* kr_model.name it was measured on; "" = any */
-    uint32_t ranks; /* all-to-all: ranks that took part; 0 for other ops */
+    char model[48];  /* kr_model.name it was measured on; "" = any */
+    char method[16]; /* retrieval method it was measured with; "" = any */
+    uint32_t ranks;  /* all-to-all: ranks that took part; 0 for other ops */
     double start_s, per_row_s, per_attended_s, per_context_s;
     double rows_max, context_max; /* measured domain, context summed over the batch; 0 = no bound */
     kr_provenance provenance;     /* inside the domain */
@@ -48,13 +52,16 @@ typedef struct {
 } kr_device_model;
 
 kr_status kr_device_model_load(const char *path, kr_device_model *device, kr_err *err);
+/* The same from an object that is part of a larger file. */
+kr_status kr_device_model_read(kr_json json, kr_device_model *device, kr_err *err);
 
 /* One op to be priced on a modelled device. */
 typedef struct {
     kr_op_kind op;
-    kr_dtype math;     /* what the multiplications run in: KR_E4M3, KR_BF16, KR_F32, ... */
-    const char *model; /* kr_model.name */
-    uint32_t ranks;    /* all-to-all: ranks taking part */
+    kr_dtype math;      /* what the multiplications run in: KR_E4M3, KR_BF16, KR_F32, ... */
+    const char *model;  /* kr_model.name */
+    const char *method; /* of the stages of a retrieval method; NULL for other ops */
+    uint32_t ranks;     /* all-to-all: ranks taking part */
     kr_work work;
     uint64_t rows, context_tokens, attended_tokens;
 } kr_device_job;
@@ -64,8 +71,9 @@ typedef struct {
     kr_provenance provenance;
 } kr_device_time;
 
-/* A curve for the op where there is one (extrapolated outside its domain; an all-to-all takes the
- * curve of the smallest measured group that is not smaller), else the roofline
+/* A curve for the op where there is one: the first whose domain holds the job, else the last, whose
+ * time is then extrapolated; an all-to-all takes the curve of the smallest measured group that is not
+ * smaller. Without a curve the roofline
  * fixed + max(FLOPs / reachable FLOP/s, bytes / reachable bytes/s), which is modelled. A type that
  * the device cannot multiply runs at the rate of the next wider one it can. Link ops are not
  * priced here. */

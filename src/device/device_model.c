@@ -152,12 +152,12 @@ static kr_status read_provenance(kr_json j, kr_provenance *out, kr_err *err)
 static kr_status read_curve(kr_json j, kr_device_curve *out, kr_err *err)
 {
     static const char *const keys[] = {
-        "op",           "model",           "kernel",         "ranks",    "t0_us",
-        "per_row_us",   "per_attended_ps", "per_context_ps", "rows_max", "context_max",
-        "median_error", "p90_error",       "provenance",     "source",   NULL,
+        "op",         "model",           "method",         "kernel",   "ranks",       "t0_us",
+        "per_row_us", "per_attended_ps", "per_context_ps", "rows_max", "context_max", "median_error",
+        "p90_error",  "provenance",      "source",         NULL,
     };
     kr_device_curve c = {0};
-    const char *text = NULL, *model = "";
+    const char *text = NULL, *model = "", *method = "";
 
     TRY(kr_json_only(j, keys, err));
     TRY(kr_json_string(j, "source", true, &text, err));
@@ -169,8 +169,12 @@ static kr_status read_curve(kr_json j, kr_device_curve *out, kr_err *err)
     if (strlen(model) >= sizeof c.model)
         return kr_fail(err, KR_E_FORMAT, "%s: model is longer than %zu bytes", j.where, sizeof c.model - 1);
     memcpy(c.model, model, strlen(model));
+    TRY(kr_json_string(j, "method", false, &method, err));
+    if (strlen(method) >= sizeof c.method)
+        return kr_fail(err, KR_E_FORMAT, "%s: method is longer than %zu bytes", j.where, sizeof c.method - 1);
+    memcpy(c.method, method, strlen(method));
     TRY(kr_json_u32(j, "ranks", false, 1, 1u << 20, &c.ranks, err));
-    TRY(kr_json_real(j, "t0_us", true, 0.0, 1e9, &c.start_s, err));
+    TRY(kr_json_real(j, "t0_us", true, -1e9, 1e9, &c.start_s, err));
     TRY(kr_json_real(j, "per_row_us", false, 0.0, 1e9, &c.per_row_s, err));
     TRY(kr_json_real(j, "per_attended_ps", false, 0.0, 1e12, &c.per_attended_s, err));
     TRY(kr_json_real(j, "per_context_ps", false, 0.0, 1e12, &c.per_context_s, err));
@@ -260,21 +264,26 @@ static kr_status read_device(kr_json root, kr_device_model *d, kr_err *err)
     return read_curves(root, d, err);
 }
 
-kr_status kr_device_model_load(const char *path, kr_device_model *device, kr_err *err)
+kr_status kr_device_model_read(kr_json json, kr_device_model *device, kr_err *err)
 {
     kr_device_model read = {.flops_efficiency = 1.0, .memory_efficiency = 1.0};
+
+    if (!json_is_object(json.object))
+        return kr_fail(err, KR_E_FORMAT, "%s: must be a JSON object", json.where);
+    TRY(read_device(json, &read, err));
+    *device = read;
+    return KR_OK;
+}
+
+kr_status kr_device_model_load(const char *path, kr_device_model *device, kr_err *err)
+{
     json_t *root = NULL;
     kr_status status = kr_json_load(path, &root, err);
 
     if (status != KR_OK)
         return status;
-    if (!json_is_object(root))
-        status = kr_fail(err, KR_E_FORMAT, "%s: must be a JSON object", path);
-    else
-        status = read_device((kr_json){.object = root, .where = path}, &read, err);
+    status = kr_device_model_read((kr_json){.object = root, .where = path}, device, err);
     json_decref(root);
-    if (status == KR_OK)
-        *device = read;
     return status;
 }
 
@@ -288,6 +297,19 @@ static double flops_of(const kr_device_model *d, kr_dtype math)
     return d->flops_f32 > 0.0 ? d->flops_f32 : d->flops_bf16;
 }
 
+static bool is_of(const kr_device_curve *c, const kr_device_job *job)
+{
+    return c->op == job->op && (c->model[0] == '\0' || strcmp(c->model, job->model) == 0) &&
+           (c->method[0] == '\0' || job->method == NULL || strcmp(c->method, job->method) == 0);
+}
+
+static bool holds(const kr_device_curve *c, const kr_device_job *job)
+{
+    return (c->rows_max <= 0.0 || (double)job->rows <= c->rows_max) &&
+           (c->context_max <= 0.0 || (double)job->context_tokens <= c->context_max) &&
+           (c->ranks == 0 || c->ranks >= job->ranks);
+}
+
 static const kr_device_curve *find_curve(const kr_device_model *d, const kr_device_job *job)
 {
     const kr_device_curve *best = NULL;
@@ -295,10 +317,14 @@ static const kr_device_curve *find_curve(const kr_device_model *d, const kr_devi
     for (uint32_t i = 0; i < d->curves; i++) {
         const kr_device_curve *c = &d->curve[i];
 
-        if (c->op != job->op || (c->model[0] != '\0' && strcmp(c->model, job->model) != 0))
+        if (!is_of(c, job))
             continue;
-        if (c->ranks == 0)
-            return c;
+        if (c->ranks == 0) {
+            best = c;
+            if (holds(c, job))
+                return c;
+            continue;
+        }
         /* The smallest group that is not smaller, else the largest there is. */
         if (best == NULL || (best->ranks < job->ranks ? c->ranks > best->ranks
                                                       : c->ranks >= job->ranks && c->ranks < best->ranks))
@@ -326,14 +352,11 @@ kr_device_time kr_device_op_time(const kr_device_model *d, const kr_device_job *
     double compute, memory;
 
     if (c != NULL) {
-        const double rows = (double)job->rows, context = (double)job->context_tokens;
-        const bool outside = (c->rows_max > 0.0 && rows > c->rows_max) ||
-                             (c->context_max > 0.0 && context > c->context_max) ||
-                             (c->ranks != 0 && c->ranks < job->ranks);
+        const double seconds = c->start_s + c->per_row_s * (double)job->rows +
+                               c->per_attended_s * (double)job->attended_tokens +
+                               c->per_context_s * (double)job->context_tokens;
 
-        return to_ns(c->start_s + c->per_row_s * rows + c->per_attended_s * (double)job->attended_tokens +
-                         c->per_context_s * context,
-                     outside ? KR_EXTRAPOLATED : c->provenance);
+        return to_ns(fmax(seconds, 0.0), holds(c, job) ? c->provenance : KR_EXTRAPOLATED);
     }
     compute = (double)job->work.flops / (flops_of(d, job->math) * d->flops_efficiency);
     memory = (double)(job->work.read_bytes + job->work.write_bytes) /

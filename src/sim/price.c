@@ -66,6 +66,15 @@ static bool is_by_rows(const kr_pricer *p, const kr_op *op)
            memcmp(&t->per_attended_token, &none, sizeof none) == 0;
 }
 
+/* Whose curve prices a stage of the layer: layers that a method leaves dense run as dense does. */
+static const char *method_of(const kr_program *program, kr_op_kind kind, uint32_t layer)
+{
+    if (kind != KR_OP_APPEND && kind != KR_OP_SCORE && kind != KR_OP_SELECT && kind != KR_OP_GATHER &&
+        kind != KR_OP_ATTEND)
+        return NULL;
+    return program->plan[layer].dense ? "dense" : program->method[layer]->name;
+}
+
 /* Groups ops into prices. */
 static kr_status list_prices(kr_pricer *pricer, kr_err *err)
 {
@@ -75,16 +84,18 @@ static kr_status list_prices(kr_pricer *pricer, kr_err *err)
     for (uint32_t i = 0; i < program->count; i++) {
         const kr_op *op = &program->ops[i];
         const uint32_t layer = op->layer < program->model->layers ? op->layer : 0;
+        const char *method = method_of(program, (kr_op_kind)op->kind, layer);
         uint32_t class, k = 0;
 
         if (class_of(&p, &program->plan[layer], &class, err) != KR_OK)
             return KR_E_UNSUPPORTED;
         while (k < p.prices && (p.price[k].op.kind != op->kind || p.price[k].op.cost != op->cost ||
-                                p.price[k].load_class != class))
+                                p.price[k].load_class != class || p.price[k].method != method))
             k++;
         if (k == p.prices)
             p.price[p.prices++] = (kr_price){.op = *op,
                                              .load_class = class,
+                                             .method = method,
                                              .by_rows = is_by_rows(&p, op),
                                              .math = math_of(program, (kr_op_kind)op->kind, layer)};
         p.price[k].uses += op->micro_batch == 0;
@@ -206,6 +217,7 @@ static kr_device_job job_of(const kr_pricer *p, const kr_price *price, const kr_
         .op = (kr_op_kind)price->op.kind,
         .math = price->math,
         .model = p->program->model->name,
+        .method = price->method,
         .work = kr_op_work(p->program, &price->op, load),
         .rows = load->rows,
         .context_tokens = load->context_tokens,

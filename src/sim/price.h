@@ -20,7 +20,8 @@ typedef struct {
 typedef struct {
     kr_op op; /* the first op with this price */
     uint32_t load_class;
-    uint32_t uses; /* ops a micro-batch has with it */
+    const char *method; /* of a stage: whose curve prices it; NULL for other ops */
+    uint32_t uses;      /* ops a micro-batch has with it */
     kr_dtype math;
     bool by_rows; /* depends on rows alone, and not less with more of them */
 } kr_price;

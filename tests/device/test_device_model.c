@@ -104,6 +104,44 @@ static void curves_by_hand(void **state)
     assert_int_equal(kr_device_op_time(&h200, &a2a).provenance, KR_EXTRAPOLATED);
 }
 
+/* Measured at 1, 2 and 4 rows, per method; between 2 and 4 rows lies the line through them. */
+static void curves_make_a_table(void **state)
+{
+    kr_device_model d = {
+        .flops_f32 = 1e12,
+        .memory_bytes_per_s = 1e11,
+        .flops_efficiency = 1,
+        .memory_efficiency = 1,
+        .curves = 5,
+        .curve = {{.op = KR_OP_QKV, .start_s = 10e-6, .rows_max = 1, .provenance = KR_MEASURED},
+                  {.op = KR_OP_QKV, .start_s = 11e-6, .rows_max = 2, .provenance = KR_MEASURED},
+                  {.op = KR_OP_QKV,
+                   .start_s = -5e-6,
+                   .per_row_s = 8e-6,
+                   .rows_max = 4,
+                   .provenance = KR_INTERPOLATED},
+                  {.op = KR_OP_ATTEND, .method = "dense", .start_s = 1e-6},
+                  {.op = KR_OP_ATTEND, .method = "quest", .start_s = 2e-6}},
+    };
+    static const uint64_t want_us[] = {10, 11, 19, 27, 35};
+    static const kr_provenance want[] = {KR_MEASURED, KR_MEASURED, KR_INTERPOLATED, KR_INTERPOLATED,
+                                         KR_EXTRAPOLATED};
+    kr_device_job job = {.op = KR_OP_QKV, .model = "m"};
+
+    (void)state;
+    for (uint32_t i = 0; i < 5; i++) {
+        job.rows = i + 1;
+        assert_int_equal(kr_device_op_time(&d, &job).ns, want_us[i] * 1000);
+        assert_int_equal(kr_device_op_time(&d, &job).provenance, want[i]);
+    }
+    job = (kr_device_job){.op = KR_OP_ATTEND, .model = "m", .method = "quest"};
+    assert_int_equal(kr_device_op_time(&d, &job).ns, 2000);
+    job.method = "dense";
+    assert_int_equal(kr_device_op_time(&d, &job).ns, 1000);
+    job.method = "starc";
+    assert_int_equal(kr_device_op_time(&d, &job).provenance, KR_MODELLED);
+}
+
 #define FIG(v) "{\"value\":" #v ",\"source\":\"s\"}"
 #define HEAD "\"karat_device\":1,\"name\":\"x\",\"source\":\"s\",\"power\":{\"tdp_w\":" FIG(100) "}"
 #define RATES \
@@ -155,9 +193,9 @@ static void broken_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(paper_devices),    cmocka_unit_test(every_file_loads),
-        cmocka_unit_test(roofline_by_hand), cmocka_unit_test(curves_by_hand),
-        cmocka_unit_test(broken_files),
+        cmocka_unit_test(paper_devices),       cmocka_unit_test(every_file_loads),
+        cmocka_unit_test(roofline_by_hand),    cmocka_unit_test(curves_by_hand),
+        cmocka_unit_test(curves_make_a_table), cmocka_unit_test(broken_files),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
