@@ -61,6 +61,9 @@ typedef struct {
     uint32_t page_index_bytes;  /* index area of one page of this layer, all KV heads */
     uint64_t record_body_bytes; /* for a session of the declared maximum length */
     uint32_t selected_max;      /* largest number of tokens one query row attends; 0 = all */
+    /* For pricing where selected_max is no guide, since the number varies: what a row attends on
+     * average, attended_fixed tokens and attended_ppm millionths of its context. Both 0: selected_max. */
+    uint32_t attended_fixed, attended_ppm;
     /* Per decode query row, for pricing: work = fixed + context * per_context + units * per_unit
      * + attended * per_attended; stage order as kr_stage_kind. */
     struct {

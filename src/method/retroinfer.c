@@ -130,6 +130,16 @@ static kr_status plan_retroinfer(const kr_method_config *config, const kr_attent
         p.granularity = KR_UNIT_CLUSTER;
         p.record_body_bytes = shape->kv_heads * head_bytes(config, shape, context_max);
         p.selected_max = (uint32_t)context_max; /* sizes of clusters are not bounded */
+        /* Sinks, window and, on average, half a batch that is not clustered yet; of the rest the share
+         * of clusters that is retrieved. */
+        p.attended_fixed = (uint32_t)(sinks_of(config) + local_of(config) + update_of(config) / 2);
+        p.attended_ppm = (uint32_t)(1e6 * retrieval_of(config) + 0.5);
+        p.cost[KR_STAGE_ATTEND].per_context_token = (kr_work){
+            .flops = (uint64_t)(2.0 * estimation_of(config) * shape->heads * shape->value_dim /
+                                (double)unit_of(config)),
+            .read_bytes = (uint64_t)(estimation_of(config) * shape->kv_heads * shape->value_dim *
+                                     (double)element / (double)unit_of(config)),
+        };
         p.cost[KR_STAGE_SCORE].per_context_token = (kr_work){
             .flops = 2 * (uint64_t)shape->heads * shape->key_dim / unit_of(config),
             .read_bytes = shape->kv_heads * shape->key_dim * element / unit_of(config),

@@ -32,6 +32,10 @@ static uint32_t gate_dim_of(const kr_method_config *c)
     return or_default(c->parameter[0], GATE_DIM_DEFAULT);
 }
 static bool by_threshold(const kr_method_config *c) { return c->mode == KR_SEER_THRESHOLD; }
+static float threshold_of(const kr_method_config *c)
+{
+    return c->threshold > 0.0f ? c->threshold : threshold_default;
+}
 static uint32_t lists_of(const kr_attention_shape *shape) { return shape->kv_heads; }
 
 /* ---- the gate, on the compute node ---- */
@@ -106,6 +110,9 @@ static kr_status plan_seer(const kr_method_config *config, const kr_attention_sh
         p.index_query_bytes = p.index_key_bytes = shape->kv_heads * dim * ELEMENT;
         p.page_index_bytes = shape->kv_heads * (KR_PAGE_TOKENS / unit) * dim * ELEMENT;
         p.selected_max = by_threshold(config) ? (uint32_t)context_max : budget_of(config) + unit;
+        /* Scores sum to 1, so that at most 1 / threshold blocks are above it. */
+        if (by_threshold(config))
+            p.attended_fixed = (uint32_t)fmin(1.0 / threshold_of(config) + 1.0, KR_TOPK_MAX) * unit;
         p.cost[KR_STAGE_SCORE].per_unit = (kr_work){
             .flops = 2 * (uint64_t)shape->kv_heads * dim,
             .read_bytes = (uint64_t)shape->kv_heads * dim * ELEMENT,
@@ -209,7 +216,7 @@ static void select_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
     const kr_list_ref ref = {job, job->view->shape->kv_heads, kv_head, 0, 0};
     const uint64_t blocks = blocks_of(job);
     const float *score = scores_of(job, kv_head);
-    const float threshold = job->config->threshold > 0.0f ? job->config->threshold : threshold_default;
+    const float threshold = threshold_of(job->config);
     uint32_t *selected = kr_list_selected(&ref), count = 0;
     uint64_t nan = 0;
 

@@ -70,6 +70,7 @@ static kr_status plan_snapkv(const kr_method_config *config, const kr_attention_
                        kernel_of(config), KERNEL_MAX);
     if (!p.dense) {
         p.selected_max = (uint32_t)context_max; /* every generated token is kept */
+        p.attended_fixed = (uint32_t)cap;       /* without the generated ones, which a plan cannot know */
         p.record_body_bytes = sizeof(state) + sizeof(float) * window * shape->heads * shape->key_dim +
                               sizeof(uint32_t) * shape->heads * (cap - window);
     }

@@ -12,6 +12,7 @@
  * links, FP8 dispatch and BF16 combine), ours with exact. 5 % of a device's memory is kept back. */
 #include "plan/scenario.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -183,6 +184,33 @@ static kr_status build(kr_scenario *s, const kr_scenario_options *o, uint64_t co
     return status == KR_OK ? kr_program_memory(&s->program, context_max, ROWS, &s->bytes, err) : status;
 }
 
+/* spread devices that share out a session's KV heads work as one of so many times the size. */
+static void spread_heads(kr_scenario *s, uint32_t spread)
+{
+    kr_device_model *m = &s->memory;
+
+    m->flops_f32 *= spread;
+    m->flops_bf16 *= spread;
+    m->flops_fp8 *= spread;
+    m->memory_bytes *= spread;
+    m->memory_bytes_per_s *= spread;
+    m->link_bytes_per_s *= spread;
+    m->tdp_w *= spread;
+    s->hardware.devices /= spread;
+    s->hardware.devices_per_node /= spread;
+}
+
+static kr_status check_spread(const kr_scenario *s, uint32_t spread, kr_err *err)
+{
+    const kr_model *m = &s->model;
+
+    if (m->attention == KR_ATTENTION_MLA || m->kv_heads % spread != 0 || s->hardware.devices % spread != 0 ||
+        s->hardware.devices_per_node % spread != 0)
+        return kr_fail(err, KR_E_ARG, "plan: %u KV heads do not spread over %u of %u devices", m->kv_heads,
+                       spread, s->hardware.devices);
+    return KR_OK;
+}
+
 static kr_status connect_parts(kr_scenario *s, const kr_scenario_options *o, kr_err *err)
 {
     const bool remote = systems[o->system].placement != KR_PLACE_ALL_ON_COMPUTE;
@@ -192,11 +220,13 @@ static kr_status connect_parts(kr_scenario *s, const kr_scenario_options *o, kr_
         .memory = remote ? &s->memory : NULL,
         .devices = systems[o->system].inside ? o->gpus : o->devices,
         .devices_per_node = systems[o->system].inside ? NODE_GPUS : NODE_DEVICES,
-        .reserved_share = 0.05,
+        .reserved_share = o->reserved_share > 0.0 ? o->reserved_share : 0.05,
+        .ranks_per_node = o->flat_network ? 1 : NODE_GPUS,
+        .link_unshared = o->link_unshared,
         .all_to_all_by_bytes = o->all_to_all_by_bytes,
     };
     if (o->system == KR_SYSTEM_HISPARSE) {
-        s->hardware.host_bytes = 2e12 / NODE_GPUS * o->tp;
+        s->hardware.host_bytes = 2e12 / NODE_GPUS;
         s->hardware.host_bytes_per_s = 64e9;
         s->hardware.host_miss_share = 0.05;
     }
@@ -207,6 +237,11 @@ static kr_status connect_parts(kr_scenario *s, const kr_scenario_options *o, kr_
                            s->memory.memory_bytes / 1e9, (double)s->bytes.weight_bytes / 1e9);
         s->memory.memory_bytes -= (double)s->bytes.weight_bytes;
         s->compute.tdp_w = 0.0; /* the memory's watts are of both */
+    }
+    if (remote && o->spread > 1) {
+        if (check_spread(s, o->spread, err) != KR_OK)
+            return KR_E_ARG;
+        spread_heads(s, o->spread);
     }
     s->tdp_w = s->compute.tdp_w * o->gpus + (remote ? s->memory.tdp_w * s->hardware.devices : 0.0);
     return KR_OK;
@@ -259,10 +294,10 @@ void kr_scenario_free(kr_scenario *scenario)
     memset(scenario, 0, sizeof *scenario);
 }
 
+static const double gpu_w = 700, device_w[KR_SYSTEMS] = {175, 0, 0, 1000, 120, 150, 150};
+
 uint32_t kr_system_devices_for(kr_system system, double watts, uint32_t *gpus)
 {
-    static const double gpu_w = 700, device_w[KR_SYSTEMS] = {175, 0, 0, 1000, 120, 150, 150};
-
     if (systems[system].memory == NULL || systems[system].inside) {
         const double each = systems[system].inside ? device_w[system] : gpu_w;
 
@@ -272,4 +307,24 @@ uint32_t kr_system_devices_for(kr_system system, double watts, uint32_t *gpus)
     return watts <= gpu_w * *gpus
                ? 0
                : (uint32_t)((watts - gpu_w * *gpus) / (device_w[system] * NODE_DEVICES) + 0.5) * NODE_DEVICES;
+}
+
+void kr_system_nearest(kr_system system, double watts, uint32_t *gpus, uint32_t *devices)
+{
+    double least = HUGE_VAL;
+
+    *devices = kr_system_devices_for(system, watts, gpus);
+    if (systems[system].memory == NULL || systems[system].inside)
+        return;
+    for (uint32_t tried = NODE_GPUS; tried * gpu_w < watts; tried += NODE_GPUS) {
+        const uint32_t with = kr_system_devices_for(system, watts, &tried);
+        const double off = fabs(tried * gpu_w + with * device_w[system] - watts);
+
+        /* Sums of watts are whole numbers, so that equals are equal. */
+        if (with == 0 || off >= least)
+            continue;
+        least = off;
+        *gpus = tried;
+        *devices = with;
+    }
 }

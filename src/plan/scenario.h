@@ -64,6 +64,10 @@ typedef struct {
     const char *compute, *memory; /* descriptor paths instead of the system's own, or NULL */
     bool exact;                   /* own accounting and absorbed queries, not the paper's */
     bool all_to_all_by_bytes;     /* the paper's 400 GB/s a node instead of the measured curves */
+    double reserved_share;        /* of a device's memory, kept back; 0 = 5 % */
+    uint32_t spread;              /* memory devices that share out the KV heads of a session; 0 = 1 */
+    bool flat_network;            /* experts' exchanges inside a node cross the network too */
+    bool link_unshared;           /* see kr_sim_hardware */
     kr_plan_factors factors;
 } kr_scenario_options;
 
@@ -85,5 +89,8 @@ void kr_scenario_free(kr_scenario *scenario);
 /* Devices that with gpus H200s come nearest to watts, in whole nodes; the paper's rule. For systems
  * without memory devices of their own, gpus is what changes: then 0 is returned and *gpus set. */
 uint32_t kr_system_devices_for(kr_system system, double watts, uint32_t *gpus);
+/* The numbers of GPUs and memory devices, at least a node of each where the system has both, whose TDP is
+ * nearest to watts; of equals the one with most memory devices. */
+void kr_system_nearest(kr_system system, double watts, uint32_t *gpus, uint32_t *devices);
 
 #endif

@@ -268,8 +268,24 @@ static kr_status check_owner(const kr_program *p, uint32_t l, kr_err *err)
 /* A window bounds what a row attends, whatever the method would take. */
 static void apply_window(kr_method_plan *plan, uint32_t window)
 {
-    if (window != 0 && (plan->selected_max == 0 || plan->selected_max > window))
+    if (window == 0)
+        return;
+    if (plan->selected_max == 0 || plan->selected_max > window)
         plan->selected_max = window;
+    plan->attended_fixed = plan->attended_ppm = 0;
+}
+
+/* What one rank attends. Where all stages run on compute, tensor parallelism splits the heads; MLA's one
+ * latent row is read by every rank. A memory device has all heads of its sessions. */
+static kr_attention_shape shape_of_rank(const kr_program *p, uint32_t layer)
+{
+    kr_attention_shape shape = kr_attention_shape_of(p->model, layer);
+
+    if (p->parallel.placement != KR_PLACE_ALL_ON_COMPUTE)
+        return shape;
+    shape.heads /= p->parallel.tp;
+    shape.kv_heads = (uint32_t)kr_ceil_div(shape.kv_heads, p->parallel.tp);
+    return shape;
 }
 
 static kr_status plan_layers(kr_program *p, const kr_method_config *configs, uint64_t context_max,
@@ -278,10 +294,12 @@ static kr_status plan_layers(kr_program *p, const kr_method_config *configs, uin
     for (uint32_t l = 0; l < p->model->layers; l++) {
         kr_status status;
 
-        p->shape[l] = kr_attention_shape_of(p->model, l);
+        p->shape[l] = shape_of_rank(p, l);
         p->config[l] = strncmp(configs[l].name, "native", sizeof configs[l].name) == 0
                            ? kr_native_config(p->model, l, p->parallel.paper_accounting)
                            : configs[l];
+        if (p->model->indexer == KR_INDEXER_BLOCK && strcmp(p->config[l].name, "msa") == 0)
+            p->config[l].parameter[KR_NATIVE_HEADS] = p->shape[l].kv_heads; /* one for each KV head */
         status = kr_method_find(p->config[l].name, &p->method[l], err);
         if (status == KR_OK)
             status = p->method[l]->plan(&p->config[l], &p->shape[l], context_max, &p->plan[l], err);
@@ -330,7 +348,7 @@ kr_status kr_program_build(kr_program *program, kr_arena *arena, const kr_model 
                            const kr_method_config *configs, const kr_parallel *parallel, uint64_t context_max,
                            kr_err *err)
 {
-    kr_program p = {.model = model, .parallel = *parallel};
+    kr_program p = {.model = model, .parallel = *parallel, .context_max = context_max};
     builder b = {.program = &p};
     kr_status status = check_parallel(model, parallel, err);
 

@@ -21,11 +21,14 @@ kr_work kr_op_work(const kr_program *program, const kr_op *op, const kr_load *lo
 
 kr_load kr_row_load(const kr_method_plan *plan, uint64_t context_tokens)
 {
-    const bool bounded = plan->selected_max != 0 && plan->selected_max < context_tokens;
+    const bool varies = (plan->attended_fixed | plan->attended_ppm) != 0;
+    const uint64_t most = varies ? plan->attended_fixed + context_tokens * plan->attended_ppm / 1000000
+                                 : plan->selected_max;
+    const bool bounded = most != 0 && most < context_tokens;
     kr_load load = {
         .rows = 1,
         .context_tokens = context_tokens,
-        .attended_tokens = bounded ? plan->selected_max : context_tokens,
+        .attended_tokens = bounded ? most : context_tokens,
     };
 
     if (!plan->dense && plan->owns_index)

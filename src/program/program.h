@@ -61,6 +61,7 @@ typedef struct {
 typedef struct {
     const kr_model *model;
     kr_parallel parallel;
+    uint64_t context_max; /* tokens of the longest session that the plans are for */
     kr_op *ops; /* [count], topological order: every dep precedes its op */
     uint32_t count;
     kr_cost_terms *cost; /* [costs] */
@@ -72,7 +73,7 @@ typedef struct {
     uint32_t order_count[KR_RESOURCE_COUNT];
     const kr_method **method;  /* [layers] */
     kr_method_config *config;  /* [layers], "native" resolved to the method it stands for */
-    kr_attention_shape *shape; /* [layers] */
+    kr_attention_shape *shape; /* [layers], of one rank where attention runs on compute */
     kr_method_plan *plan;      /* [layers] */
 } kr_program;
 

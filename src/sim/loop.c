@@ -47,16 +47,17 @@ static kr_request_view waiting(const kr_port *port, uint32_t i)
     return view_of(&loop->request[loop->waiting[(loop->waiting_first + i) % loop->options->sessions]]);
 }
 
-/* In units of a page of group 0; pages of the two groups differ in size. */
+/* In units of a page of group 0; pages of the two groups differ in size. Index records, which grow with
+ * a session, take their share. */
 static uint64_t pages_for(const kr_port *port, uint64_t tokens)
 {
     const kr_loop *loop = world(port);
     uint64_t pages[2];
 
     kr_program_pages(loop->program, tokens, 1, pages);
-    if (pages[1] == 0)
-        return pages[0];
-    return pages[0] + kr_ceil_div(pages[1] * loop->page_bytes[1], loop->page_bytes[0]);
+    if (pages[1] != 0)
+        pages[0] += kr_ceil_div(pages[1] * loop->page_bytes[1], loop->page_bytes[0]);
+    return pages[0] + kr_ceil_div(tokens * loop->record_token_bytes, loop->page_bytes[0]);
 }
 
 static uint32_t rows_max(const kr_port *port)
@@ -69,6 +70,20 @@ static uint32_t rows_max(const kr_port *port)
 static uint32_t micro_batches(const kr_port *port) { return world(port)->program->parallel.micro_batches; }
 
 /* ---- sessions ---- */
+
+static uint64_t promised_tokens(const kr_sim_session *session, uint32_t turn, kr_promise promise)
+{
+    const uint32_t first = promise == KR_PROMISE_SESSION ? 0 : turn;
+    const uint32_t end = promise == KR_PROMISE_TURN ? turn + 1 : session->turns;
+    uint64_t most = 0;
+
+    for (uint32_t t = first; t < end; t++) {
+        const uint64_t tokens = session->turn[t].context_tokens + session->turn[t].output_tokens;
+
+        most = tokens > most ? tokens : most;
+    }
+    return most;
+}
 
 static void new_session(kr_loop *loop, uint32_t slot, bool initial)
 {
@@ -85,11 +100,7 @@ static void new_session(kr_loop *loop, uint32_t slot, bool initial)
         .micro_batch = UINT32_MAX,
         .resident = initial,
     };
-    for (uint32_t t = r->turn; t < session->turns; t++) {
-        const uint64_t end = session->turn[t].context_tokens + session->turn[t].output_tokens;
-
-        r->peak_tokens = end > r->peak_tokens ? end : r->peak_tokens;
-    }
+    r->peak_tokens = promised_tokens(session, r->turn, loop->options->promise);
     loop->waiting[(loop->waiting_first + loop->waiting_count++) % loop->options->sessions] = slot;
     if (loop->waiting_count > loop->result->waiting_max)
         loop->result->waiting_max = loop->waiting_count;
@@ -273,6 +284,18 @@ static void end_session(kr_loop *loop, uint32_t slot)
     new_session(loop, slot, false);
 }
 
+/* The next turn's pages in place of the last one's. */
+static void promise_again(kr_loop *loop, kr_request *r)
+{
+    kr_device_view *d = &loop->device[r->device];
+
+    r->peak_tokens = promised_tokens(r->session, r->turn, KR_PROMISE_TURN);
+    d->pages_reserved -= r->pages;
+    r->pages = pages_for(&loop->port, r->peak_tokens);
+    d->pages_reserved += r->pages;
+    loop->result->overdrawn += d->pages_reserved > d->pages_total;
+}
+
 static void end_turn(kr_loop *loop, uint32_t slot, uint64_t now_ns)
 {
     kr_request *r = &loop->request[slot];
@@ -283,6 +306,8 @@ static void end_turn(kr_loop *loop, uint32_t slot, uint64_t now_ns)
         return;
     }
     r->micro_batch = UINT32_MAX;
+    if (loop->options->promise == KR_PROMISE_TURN)
+        promise_again(loop, r);
     begin_turn(r);
     KR_CHECK(kr_heap_push(&loop->thinking, now_ns + r->session->turn[r->turn].think_ns, slot) == KR_OK);
 }
@@ -355,13 +380,15 @@ static double pages_of_device(kr_loop *loop, const kr_memory_plan *plan, double 
     return (index < kv ? index : kv) / KR_PAGE_TOKENS;
 }
 
-/* Without memory devices the compute rank keeps KV beside the weights: MLA's latent rows are
- * repeated on each tensor-parallel accelerator, other KV heads are spread over them. */
+/* Pages are those of one accelerator of a tensor-parallel rank: the program's shapes are its own. Where
+ * they are not (indices-only), MLA's latent rows are repeated on each and other KV heads spread over them. */
 static kr_status size_pools(kr_loop *loop, kr_err *err)
 {
     const kr_program *p = loop->program;
     const kr_sim_hardware *h = loop->hardware;
-    const double rank_devices = p->model->attention == KR_ATTENTION_MLA ? 1 : p->parallel.tp;
+    const bool split = p->parallel.placement == KR_PLACE_INDICES_ONLY &&
+                       p->model->attention != KR_ATTENTION_MLA;
+    const double rank_devices = split ? p->parallel.tp : 1;
     kr_memory_plan plan;
     kr_status status = kr_program_memory(p, p->model->context, 1, &plan, err);
     double weight_bytes, rank_bytes, pages;
@@ -373,6 +400,7 @@ static kr_status size_pools(kr_loop *loop, kr_err *err)
     if (rank_bytes <= 0.0)
         return kr_fail(err, KR_E_UNSUPPORTED, "sim: %s holds %.1f GB, the weights of a rank take %.1f GB",
                        h->compute->name, h->compute->memory_bytes / 1e9, weight_bytes / 1e9);
+    loop->record_token_bytes = plan.record_bytes / p->context_max;
     loop->page_bytes[0] = plan.page_bytes[0];
     loop->page_bytes[1] = plan.page_bytes[1];
     pages = pages_of_device(loop, &plan, rank_bytes);

@@ -45,6 +45,7 @@ typedef struct {
     uint8_t *micro_batch;                           /* [sessions] scratch of rebalancing */
     uint32_t *scratch;                              /* [sessions] */
     uint64_t page_bytes[2];
+    uint64_t record_token_bytes; /* of index records */
     kr_port port;
     kr_rng draw, start; /* which session comes next; where an initial one begins */
     uint64_t next_id;

@@ -8,7 +8,8 @@
 static bool same_class(const kr_method_plan *a, const kr_method_plan *b)
 {
     return a->dense == b->dense && a->owns_index == b->owns_index && a->selected_max == b->selected_max &&
-           a->unit_tokens == b->unit_tokens;
+           a->unit_tokens == b->unit_tokens && a->attended_fixed == b->attended_fixed &&
+           a->attended_ppm == b->attended_ppm;
 }
 
 static kr_status class_of(kr_pricer *p, const kr_method_plan *plan, uint32_t *class, kr_err *err)
@@ -269,13 +270,27 @@ static uint64_t on_link(const kr_pricer *p, const kr_price *price, const kr_load
 {
     const kr_device_model *memory = p->hardware->memory, *compute = p->hardware->compute;
     KR_CHECK(memory != NULL);
-    const double bytes = (double)kr_op_work(p->program, &price->op, load).move_bytes;
-    const double rank_bytes =
-        (double)kr_op_work(p->program, &price->op, &(kr_load){.rows = rank_rows}).move_bytes;
+    const uint64_t unshared = p->hardware->link_unshared && rank_rows != 0;
+    const kr_load own = {.rows = unshared ? 1 : load->rows}, of_rank = {.rows = unshared ? 1 : rank_rows};
+    const double bytes = (double)kr_op_work(p->program, &price->op, &own).move_bytes;
+    const double rank_bytes = (double)kr_op_work(p->program, &price->op, &of_rank).move_bytes;
     const double device_s = bytes / memory->link_bytes_per_s;
     const double rank_s = rank_bytes / (compute->link_bytes_per_s * p->program->parallel.tp);
 
     return load->rows == 0 ? 0 : seconds_to_ns(device_s > rank_s ? device_s : rank_s);
+}
+
+/* Of an expert-parallel exchange, the part between accelerators of one node goes over its own fabric, at
+ * the same time as the rest goes over the network. A rank's own experts cost as much as its neighbours'. */
+static double exchange_s(const kr_pricer *p, double bytes)
+{
+    const kr_device_model *c = p->hardware->compute;
+    const uint32_t ep = p->program->parallel.ep, node = p->hardware->ranks_per_node;
+    const double inside = c->peer_bytes_per_s <= 0.0 || node < 2 ? 0.0 : node < ep ? (double)node / ep : 1.0;
+    const double within = inside > 0.0 ? bytes * inside / c->peer_bytes_per_s : 0.0;
+    const double between = bytes * (1.0 - inside) / c->link_bytes_per_s;
+
+    return (between > within ? between : within) + 2 * c->link_latency_s;
 }
 
 static kr_device_time on_network(const kr_pricer *p, const kr_price *price, uint64_t rank_rows)
@@ -284,19 +299,17 @@ static kr_device_time on_network(const kr_pricer *p, const kr_price *price, uint
     const kr_op_kind kind = (kr_op_kind)price->op.kind;
     const kr_load load = {.rows = rank_rows};
     kr_device_job job = job_of(p, price, &load);
-    double bytes_per_s = compute->link_bytes_per_s, latency_s = compute->link_latency_s;
+    double seconds;
 
     job.ranks = p->program->parallel.ep;
     if (rank_rows == 0)
         return (kr_device_time){.provenance = KR_MODELLED};
     if (!p->hardware->all_to_all_by_bytes && kr_device_has_curve(compute, kind, job.model))
         return kr_device_op_time(compute, &job);
-    if (kind == KR_OP_REDUCE && compute->peer_bytes_per_s > 0.0) {
-        bytes_per_s = compute->peer_bytes_per_s;
-        latency_s = compute->peer_latency_s;
-    }
-    return (kr_device_time){.ns = seconds_to_ns((double)job.work.move_bytes / bytes_per_s + 2 * latency_s),
-                            .provenance = KR_MODELLED};
+    seconds = exchange_s(p, (double)job.work.move_bytes);
+    if (kind == KR_OP_REDUCE && compute->peer_bytes_per_s > 0.0)
+        seconds = (double)job.work.move_bytes / compute->peer_bytes_per_s + 2 * compute->peer_latency_s;
+    return (kr_device_time){.ns = seconds_to_ns(seconds), .provenance = KR_MODELLED};
 }
 
 /* What a micro-batch has over all ranks, and the places that have most of it. */

@@ -7,8 +7,8 @@
  * while anything decodes; all compute ranks step together, since expert parallelism makes them.
  *
  * What is simplified: prefill is another pool's and takes no time here (its KV crosses the link);
- * ingest shares no link with decode; a session's pages are promised for its longest turn when it is
- * admitted, so it never spills; expert-parallel groups run in lockstep.
+ * ingest shares no link with decode; a session's pages are promised when it is admitted (kr_promise), so
+ * it never spills; expert-parallel groups run in lockstep.
  *
  * Time is integer nanoseconds. Nothing reads a clock: the same inputs give the same bytes. */
 #ifndef KR_SIM_SIM_H
@@ -45,15 +45,23 @@ typedef struct {
     uint32_t devices;               /* memory devices in all; ignored without memory */
     uint32_t devices_per_node;      /* >= 1: a page spills inside a node */
     double reserved_share;          /* of a device's memory kept for workspaces, 0..0.9 */
-    bool all_to_all_by_bytes;       /* price all-to-alls by bytes over the link, not by a curve */
+    bool all_to_all_by_bytes;       /* price all-to-alls by bytes over the network, not by a curve */
+    uint32_t ranks_per_node;        /* accelerators whose traffic to each other stays inside; 0 = 1 */
+    bool link_unshared;             /* each request's message as if it had the link to itself */
     /* All-on-compute with the KV cache in host memory and its hot entries on the accelerator
      * (HiSparse): bytes of it for each rank, 0 = none. The index stays on the accelerator; a share
      * of what Attend reads is missed and crosses the host's link, without overlap. */
     double host_bytes, host_bytes_per_s, host_miss_share;
 } kr_sim_hardware;
 
+/* What an admitted session is promised: the pages of its largest turn from here on, so that it never
+ * spills; of its largest turn at all; or of its present turn alone, asked for again at each turn without
+ * a check, so that a device can be overdrawn (kr_sim_result.overdrawn). */
+typedef enum { KR_PROMISE_REST, KR_PROMISE_SESSION, KR_PROMISE_TURN } kr_promise;
+
 typedef struct {
     kr_step_policy policy;
+    kr_promise promise;
     bool rebalance;    /* CMR; false: balance by count, keeping assignments */
     bool expanded;     /* every rank and device a worker of its own; false: the slowest of each */
     uint32_t sessions; /* N, in flight at all times */
@@ -101,6 +109,7 @@ typedef struct {
     double stall[KR_RESOURCE_COUNT];
     double provenance[KR_PROVENANCE_COUNT]; /* share of all op time by where its figure is from */
     uint64_t admitted, refused, finished, turns;
+    uint64_t overdrawn; /* turns begun on a device without pages for them (KR_PROMISE_TURN) */
     uint32_t in_flight;   /* at the end: decoding, ingesting, thinking, waiting */
     uint32_t waiting_max; /* longest admission queue */
     uint64_t ingests, ingested_bytes;
