@@ -107,7 +107,7 @@ uint32_t kr_sched_next(const kr_port *port, kr_step_policy policy, uint32_t work
  * [running_count] numbers. Called when a request was admitted or finished. */
 void kr_sched_rebalance(const kr_port *port, uint8_t *micro_batch, uint32_t *scratch);
 /* The baseline: keep present assignments, put new ones (micro_batch = UINT32_MAX) where fewer
- * requests are. */
+ * requests are on their device; ties: fewer over all, then the smaller number. */
 void kr_sched_balance_count(const kr_port *port, uint8_t *micro_batch);
 
 const char *kr_step_policy_name(kr_step_policy policy);

@@ -85,28 +85,45 @@ void kr_sched_rebalance(const kr_port *port, uint8_t *micro_batch, uint32_t *scr
     }
 }
 
+/* Requests by micro-batch: on one device (those numbered from `placed` on as the port has them, earlier
+ * ones as they were just placed), and over all. */
+static void count_requests(const kr_port *port, const uint8_t *micro_batch, uint32_t placed, uint32_t device,
+                           uint32_t *on_device, uint32_t *over_all)
+{
+    const uint32_t count = port->running_count(port), micro_batches = port->micro_batches(port);
+
+    for (uint32_t m = 0; m < micro_batches; m++)
+        on_device[m] = over_all[m] = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const kr_request_view r = port->running(port, i);
+        const uint32_t m = i < placed ? micro_batch[i] : r.micro_batch;
+
+        if (m >= micro_batches)
+            continue;
+        over_all[m]++;
+        on_device[m] += r.device == device;
+    }
+}
+
 void kr_sched_balance_count(const kr_port *port, uint8_t *micro_batch)
 {
     const uint32_t count = port->running_count(port), micro_batches = port->micro_batches(port);
-    uint32_t requests[MICRO_BATCHES_MAX] = {0};
+    uint32_t on_device[MICRO_BATCHES_MAX], over_all[MICRO_BATCHES_MAX];
 
     KR_CHECK(micro_batches >= 1 && micro_batches <= MICRO_BATCHES_MAX);
     for (uint32_t i = 0; i < count; i++) {
-        const uint32_t m = port->running(port, i).micro_batch;
+        const kr_request_view r = port->running(port, i);
+        uint32_t best = 0;
 
-        if (m < micro_batches)
-            requests[m]++;
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t best = port->running(port, i).micro_batch;
-
-        if (best >= micro_batches) {
-            best = 0;
-            for (uint32_t m = 1; m < micro_batches; m++)
-                if (requests[m] < requests[best])
-                    best = m;
-            requests[best]++;
+        if (r.micro_batch < micro_batches) {
+            micro_batch[i] = (uint8_t)r.micro_batch;
+            continue;
         }
+        count_requests(port, micro_batch, i, r.device, on_device, over_all);
+        for (uint32_t m = 1; m < micro_batches; m++)
+            if (on_device[m] < on_device[best] ||
+                (on_device[m] == on_device[best] && over_all[m] < over_all[best]))
+                best = m;
         micro_batch[i] = (uint8_t)best;
     }
 }

@@ -109,7 +109,7 @@ typedef struct {
     double stall[KR_RESOURCE_COUNT];
     double provenance[KR_PROVENANCE_COUNT]; /* share of all op time by where its figure is from */
     uint64_t admitted, refused, finished, turns;
-    uint64_t overdrawn; /* turns begun on a device without pages for them (KR_PROMISE_TURN) */
+    uint64_t overdrawn;   /* turns begun on a device without pages for them (KR_PROMISE_TURN) */
     uint32_t in_flight;   /* at the end: decoding, ingesting, thinking, waiting */
     uint32_t waiting_max; /* longest admission queue */
     uint64_t ingests, ingested_bytes;

@@ -1,20 +1,11 @@
 /* Structure of step programs: every dep comes earlier, the static orders are complete and respect
  * the deps, placements put each stage where they say, impossible configurations are refused by
  * name, and two builds agree. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "method/native.h"
-#include "program/program.h"
-
-static kr_arena arena;
-static kr_method_config native[KR_LAYERS_MAX];
+#include "tests/program/fixture.h"
 
 static const kr_parallel one_rank = {
     .tp = 1,
@@ -26,45 +17,6 @@ static const kr_parallel one_rank = {
     .dispatch = KR_E4M3,
     .combine = KR_BF16,
 };
-
-static kr_model load(const char *name)
-{
-    kr_model model;
-    kr_err err;
-    char path[128];
-
-    snprintf(path, sizeof path, "data/models/%s.json", name);
-    if (kr_model_load(path, &model, &err) != KR_OK)
-        fail_msg("%s", err.text);
-    return model;
-}
-
-static kr_program build(const kr_model *model, const kr_parallel *parallel)
-{
-    kr_program program;
-    kr_err err;
-
-    if (kr_program_build(&program, &arena, model, native, parallel, 1 << 20, &err) != KR_OK)
-        fail_msg("%s", err.text);
-    return program;
-}
-
-static int setup(void **state)
-{
-    kr_err err;
-
-    (void)state;
-    for (int l = 0; l < KR_LAYERS_MAX; l++)
-        memcpy(native[l].name, "native", 7);
-    return kr_arena_init(&arena, 64 << 20, &err) == KR_OK ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    kr_arena_free(&arena);
-    return 0;
-}
 
 static uint32_t count_kind(const kr_program *p, kr_op_kind kind)
 {

@@ -156,6 +156,24 @@ static void count_baseline_keeps_assignments(void **state)
     assert_int_equal(got[4], 0);
 }
 
+/* Each device is balanced for itself: six of one micro-batch elsewhere do not decide. */
+static void count_baseline_is_by_device(void **state)
+{
+    uint8_t got[8];
+    world w;
+
+    (void)state;
+    world_init(&w, 2);
+    w.runs = 8;
+    for (uint32_t i = 0; i < 8; i++)
+        w.running[i] = resident(i, i >= 6, 1000);
+    for (uint32_t i = 0; i < 6; i++)
+        w.running[i].micro_batch = 0;
+    kr_sched_balance_count(&w.port, got);
+    assert_int_equal(got[6], 1);
+    assert_int_equal(got[7], 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -164,6 +182,7 @@ int main(void)
         cmocka_unit_test(bound_and_distance),
         cmocka_unit_test(equal_contexts_split_evenly),
         cmocka_unit_test(count_baseline_keeps_assignments),
+        cmocka_unit_test(count_baseline_is_by_device),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,6 +12,7 @@
 
 #include "program/program.h"
 #include "sched/port.h"
+#include "tests/tiny_model.h"
 
 enum { OPS_MAX = 256, WORKERS = 2 };
 
@@ -183,39 +184,7 @@ static int setup(void **state)
     kr_err err;
 
     (void)state;
-    model = (kr_model){
-        .name = "tiny",
-        .family = KR_FAMILY_MINIMAX_M3,
-        .layers = 2,
-        .hidden = 64,
-        .vocab = 100,
-        .context = 4096,
-        .heads = 4,
-        .kv_heads = 2,
-        .head_dim = 16,
-        .value_dim = 16,
-        .softmax_scale = 0.25,
-        .indexer = KR_INDEXER_BLOCK,
-        .index_heads = 2,
-        .index_dim = 16,
-        .index_topk = 2,
-        .index_block = 16,
-        .ffn_width = 64,
-        .moe = {.experts = 8,
-                .active = 2,
-                .shared = 1,
-                .width = 32,
-                .shared_width = 32,
-                .groups = 1,
-                .groups_kept = 1,
-                .routed_scale = 1.0},
-        .norm_eps = 1e-6,
-        .embed_scale = 1.0,
-        .kv_dtype = KR_BF16,
-        .index_dtype = KR_BF16,
-        .weight_bytes_dense = 2.0,
-        .weight_bytes_experts = 2.0,
-    };
+    model = tiny_base_model(2);
     for (uint32_t l = 0; l < model.layers; l++) {
         model.layer[l] = (kr_layer){.ffn = KR_FFN_MOE, .indexed = true, .index_owner = (uint16_t)l};
         memcpy(configs[l].name, "native", 7);

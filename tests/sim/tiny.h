@@ -13,6 +13,7 @@
 
 #include "base/rng.h"
 #include "sim/sim.h"
+#include "tests/tiny_model.h"
 
 typedef struct {
     kr_model model;
@@ -23,39 +24,7 @@ typedef struct {
 /* GQA with block selection in some layers, dense in others, and experts in some. */
 static inline kr_model tiny_model(kr_rng *rng)
 {
-    kr_model m = {
-        .name = "tiny",
-        .family = KR_FAMILY_MINIMAX_M3,
-        .layers = 1 + (uint32_t)kr_rng_below(rng, 4),
-        .hidden = 64,
-        .vocab = 100,
-        .context = 1 << 20,
-        .heads = 4,
-        .kv_heads = 2,
-        .head_dim = 16,
-        .value_dim = 16,
-        .softmax_scale = 0.25,
-        .indexer = KR_INDEXER_BLOCK,
-        .index_heads = 2,
-        .index_dim = 16,
-        .index_topk = 4,
-        .index_block = 16,
-        .ffn_width = 64,
-        .moe = {.experts = 8,
-                .active = 2,
-                .shared = 1,
-                .width = 32,
-                .shared_width = 32,
-                .groups = 1,
-                .groups_kept = 1,
-                .routed_scale = 1.0},
-        .norm_eps = 1e-6,
-        .embed_scale = 1.0,
-        .kv_dtype = KR_BF16,
-        .index_dtype = KR_BF16,
-        .weight_bytes_dense = 2.0,
-        .weight_bytes_experts = 2.0,
-    };
+    kr_model m = tiny_base_model(1 + (uint32_t)kr_rng_below(rng, 4));
 
     for (uint32_t l = 0; l < m.layers; l++)
         m.layer[l] = (kr_layer){.ffn = kr_rng_below(rng, 3) == 0 ? KR_FFN_DENSE : KR_FFN_MOE,
