@@ -187,6 +187,12 @@ static void call_channel_dot(sample *s, kr_channel_dot_fn run)
                                .score_stride = 512});
 }
 
+static void call_softmax(sample *s, kr_softmax_fn run)
+{
+    memcpy(s->out, s->score, sizeof s->out);
+    run(&(kr_softmax_args){.score = s->out, .n = SCORES, .scale = 1.0f, .out = s->out});
+}
+
 /* ---- choosing ---- */
 
 /* A variant that rounds its inputs, or sums in another order, is a person's choice, never the probe's. */
@@ -237,6 +243,7 @@ static void choose(sample *s, kr_ops *ops, kr_cpu_probe *probe, uint64_t deadlin
     CHOOSE(block_score, call_block_score, kr_block_score_variants);
     CHOOSE(row_dot, call_row_dot, kr_row_dot_variants);
     CHOOSE(channel_dot, call_channel_dot, kr_channel_dot_variants);
+    CHOOSE(softmax, call_softmax, kr_softmax_variants);
 }
 
 /* ---- rates ---- */

@@ -17,7 +17,6 @@
 
 #include "method/attend_list.h"
 #include "method/training_free.h"
-#include "ops/attend_exp.h"
 
 enum { RATIO = 10 };
 
@@ -70,18 +69,6 @@ static kr_status plan_h2o(const kr_method_config *config, const kr_attention_sha
 
 /* ---- prompt: every query row adds its softmax (one part a head, rows in order) ---- */
 
-static void add_softmax(const float *score, uint64_t n, float scale, float *sum)
-{
-    float maximum = -INFINITY, total = 0.0f;
-
-    for (uint64_t t = 0; t < n; t++)
-        maximum = score[t] > maximum ? score[t] : maximum;
-    for (uint64_t t = 0; t < n; t++)
-        total += kr_exp_f32((score[t] - maximum) * scale);
-    for (uint64_t t = 0; t < n; t++)
-        sum[t] += kr_exp_f32((score[t] - maximum) * scale) / total;
-}
-
 static uint32_t gather_parts(const kr_job *job)
 {
     return job->is_prefill && !job->plan->dense ? job->view->shape->heads : 0;
@@ -109,7 +96,13 @@ static void gather_run(const kr_job *job, uint32_t head, kr_scratch scratch)
                 .out = score + t,
                 .out_stride = KR_PAGE_TOKENS,
             });
-        add_softmax(score, visible, s->softmax_scale, sums_of(job->view, head));
+        job->ops->softmax(&(kr_softmax_args){
+            .score = score,
+            .n = visible,
+            .scale = s->softmax_scale,
+            .add = true,
+            .out = sums_of(job->view, head),
+        });
     }
 }
 
@@ -197,7 +190,7 @@ static void merge_run(const kr_job *job, uint32_t head, kr_scratch scratch)
     const kr_attention_shape *s = job->view->shape;
     const kr_list_ref ref = {job, s->heads, head, 0, 0};
     const uint32_t *selected = kr_list_selected(&ref), count = job->plan->dense ? 0 : *kr_list_count(&ref);
-    float *score = scratch.memory, *added = score + count, *sum;
+    float *score = scratch.memory, *sum = sums_of(job->view, head);
 
     kr_merge_list_run(job, source_of(job), s->heads, head);
     if (count == 0)
@@ -215,11 +208,9 @@ static void merge_run(const kr_job *job, uint32_t head, kr_scratch scratch)
             .out = score + i,
             .out_stride = 1,
         });
-    memset(added, 0, sizeof(float) * count);
-    add_softmax(score, count, s->softmax_scale, added);
-    sum = sums_of(job->view, head);
+    job->ops->softmax(&(kr_softmax_args){.score = score, .n = count, .scale = s->softmax_scale, .out = score});
     for (uint32_t i = 0; i < count; i++)
-        sum[selected[i]] += added[i];
+        sum[selected[i]] += score[i];
 }
 
 static size_t workspace_bytes(const kr_method_plan *plan, const kr_method_config *config,

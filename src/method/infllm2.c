@@ -17,7 +17,6 @@
 
 #include "method/attend_list.h"
 #include "method/trained.h"
-#include "ops/attend_exp.h"
 
 enum { UNIT_DEFAULT = 64, BLOCKS_DEFAULT = 64, KERNEL_DEFAULT = 32 };
 
@@ -134,21 +133,6 @@ static uint32_t score_parts(const kr_job *job)
     return kr_job_is_dense(job) || takes_all(job) ? 0 : job->view->shape->kv_heads;
 }
 
-/* Softmax of head's scores, in place. */
-static void softmax(float *score, uint64_t n, float scale)
-{
-    float maximum = -INFINITY, total = 0.0f;
-
-    for (uint64_t i = 0; i < n; i++)
-        maximum = score[i] > maximum ? score[i] : maximum;
-    for (uint64_t i = 0; i < n; i++) {
-        score[i] = kr_exp_f32((score[i] - maximum) * scale);
-        total += score[i];
-    }
-    for (uint64_t i = 0; i < n; i++)
-        score[i] /= total;
-}
-
 static void score_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
 {
     const kr_attention_shape *s = job->view->shape;
@@ -171,11 +155,14 @@ static void score_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
             .out = sum + j,
             .out_stride = entries,
         });
-    for (uint32_t h = 0; h < group; h++)
-        softmax(scores_of(job, first + h), entries, s->softmax_scale);
-    for (uint32_t h = 1; h < group; h++)
-        for (uint64_t j = 0; j < entries; j++)
-            sum[j] += scores_of(job, first + h)[j];
+    for (uint32_t h = 0; h < group; h++) /* the first head's shares, in place, then the others' */
+        job->ops->softmax(&(kr_softmax_args){
+            .score = scores_of(job, first + h),
+            .n = entries,
+            .scale = s->softmax_scale,
+            .add = h > 0,
+            .out = sum,
+        });
     for (uint64_t b = 0; b < blocks_of(job); b++) {
         rank[b] = -INFINITY;
         for (uint64_t j = b == 0 ? 0 : b * a_block - 1; j < (b + 1) * a_block && j < entries; j++)

@@ -27,7 +27,6 @@
 #include "base/check.h"
 #include "method/attend_list.h"
 #include "method/training_free.h"
-#include "ops/attend_exp.h"
 
 enum {
     UNIT_DEFAULT = 16,
@@ -434,20 +433,19 @@ static uint32_t score_parts(const kr_job *job)
     return kr_job_is_dense(job) || clusters_of(job) == 0 ? 0 : job->view->shape->kv_heads;
 }
 
-/* Adds softmax(score * scale) over non-empty clusters to rank. */
-static void add_softmax(const head_index *x, const float *score, float scale, float *rank)
+/* Adds softmax(score * scale) over non-empty clusters to rank; uses score up. */
+static void add_softmax(const kr_job *job, const head_index *x, float *score, float *rank)
 {
-    float maximum = -INFINITY, total = 0.0f;
-
     for (uint64_t j = 0; j < x->st->clusters; j++)
-        if (x->first[j] != x->first[j + 1] && score[j] > maximum)
-            maximum = score[j];
-    for (uint64_t j = 0; j < x->st->clusters; j++)
-        if (x->first[j] != x->first[j + 1])
-            total += kr_exp_f32((score[j] - maximum) * scale);
-    for (uint64_t j = 0; j < x->st->clusters; j++)
-        if (x->first[j] != x->first[j + 1])
-            rank[j] += kr_exp_f32((score[j] - maximum) * scale) / total;
+        if (x->first[j] == x->first[j + 1])
+            score[j] = -INFINITY;
+    job->ops->softmax(&(kr_softmax_args){
+        .score = score,
+        .n = x->st->clusters,
+        .scale = job->view->shape->softmax_scale,
+        .add = true,
+        .out = rank,
+    });
 }
 
 static void score_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
@@ -473,7 +471,7 @@ static void score_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
     for (uint64_t j = 0; j < x.st->clusters; j++)
         rank[j] = x.first[j] != x.first[j + 1] ? 0.0f : -1.0f;
     for (uint32_t h = 0; h < group; h++)
-        add_softmax(&x, scores_of(job, kv_head * group + h), s->softmax_scale, rank);
+        add_softmax(job, &x, scores_of(job, kv_head * group + h), rank);
 }
 
 static uint32_t select_parts(const kr_job *job)

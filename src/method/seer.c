@@ -17,7 +17,6 @@
 
 #include "method/attend_list.h"
 #include "method/trained.h"
-#include "ops/attend_exp.h"
 #include "ops/index_key.h"
 
 enum { BUDGET_DEFAULT = 4096, UNIT_DEFAULT = 64, GATE_DIM_DEFAULT = 128, ELEMENT = 2 /* BF16 */ };
@@ -181,8 +180,7 @@ static void score_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
 {
     const uint32_t dim = gate_dim_of(job->config), a_page = KR_PAGE_TOKENS / job->plan->unit_tokens;
     const uint64_t blocks = blocks_of(job);
-    const float scale = 1.0f / sqrtf((float)dim);
-    float query[KR_ATTEND_DIM_MAX], *score = scores_of(job, kv_head), maximum = -INFINITY, total = 0.0f;
+    float query[KR_ATTEND_DIM_MAX], *score = scores_of(job, kv_head);
 
     (void)scratch;
     kr_to_f32(KR_BF16, (const uint16_t *)job->index_query + (size_t)kv_head * dim, query, dim);
@@ -199,14 +197,8 @@ static void score_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
             .out = score + b,
             .out_stride = blocks,
         });
-    for (uint64_t b = 0; b < blocks; b++)
-        maximum = score[b] > maximum ? score[b] : maximum;
-    for (uint64_t b = 0; b < blocks; b++) {
-        score[b] = kr_exp_f32((score[b] - maximum) * scale);
-        total += score[b];
-    }
-    for (uint64_t b = 0; b < blocks; b++)
-        score[b] /= total;
+    job->ops->softmax(&(kr_softmax_args){
+        .score = score, .n = blocks, .scale = 1.0f / sqrtf((float)dim), .out = score});
 }
 
 static uint32_t select_parts(const kr_job *job) { return selects(job) ? job->view->shape->kv_heads : 0; }

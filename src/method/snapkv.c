@@ -16,7 +16,6 @@
 
 #include "method/attend_list.h"
 #include "method/training_free.h"
-#include "ops/attend_exp.h"
 
 enum { CAP_DEFAULT = 2048, WINDOW_DEFAULT = 32, KERNEL_DEFAULT = 5, WINDOW_MAX = 256, KERNEL_MAX = 63 };
 enum { POOL_AVERAGE = 1, POOL_MAXIMUM = 2 };
@@ -96,13 +95,12 @@ static void append_run(const kr_job *job, uint32_t part, kr_scratch scratch)
 
 /* ---- end of the prompt ---- */
 
-/* Adds softmax(q.k) over tokens [0, position] to sum[0, before). */
+/* Adds softmax(q.k) over tokens [0, position] to sum. */
 static void add_attention(const kr_view *view, const kr_ops *ops, uint32_t head, const float *query,
-                          uint64_t position, uint64_t before, float *score, float *sum)
+                          uint64_t position, float *score, float *sum)
 {
     const kr_attention_shape *s = view->shape;
     const uint32_t kv_head = head / (s->heads / s->kv_heads);
-    float maximum = -INFINITY, total = 0.0f;
 
     for (uint64_t t = 0; t <= position; t += KR_PAGE_TOKENS)
         ops->row_dot(&(kr_row_dot_args){
@@ -117,16 +115,8 @@ static void add_attention(const kr_view *view, const kr_ops *ops, uint32_t head,
             .out = score + t,
             .out_stride = KR_PAGE_TOKENS,
         });
-    for (uint64_t t = 0; t <= position; t++) {
-        score[t] *= s->softmax_scale;
-        maximum = score[t] > maximum ? score[t] : maximum;
-    }
-    for (uint64_t t = 0; t <= position; t++) {
-        score[t] = kr_exp_f32(score[t] - maximum);
-        total += score[t];
-    }
-    for (uint64_t t = 0; t < before; t++)
-        sum[t] += score[t] / total;
+    ops->softmax(&(kr_softmax_args){
+        .score = score, .n = position + 1, .scale = s->softmax_scale, .add = true, .out = sum});
 }
 
 static void pool(const kr_method_config *config, const float *sum, uint64_t n, float *out)
@@ -165,10 +155,10 @@ static kr_status end_prefill(const kr_view *view, const kr_method_config *config
     const uint64_t before = view->tokens - window;
 
     for (uint32_t head = 0; head < view->shape->heads; head++) {
-        memset(sum, 0, sizeof(float) * before);
+        memset(sum, 0, sizeof(float) * view->tokens);
         for (uint64_t t = before; t < view->tokens; t++)
             add_attention(view, ops, head, ring_row(view, window, t) + (size_t)head * view->shape->key_dim, t,
-                          before, score, sum);
+                          score, sum);
         pool(config, sum, before, score);
         st->kept = ops->select_topk(&(kr_select_topk_args){
             .score = score,

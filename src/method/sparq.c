@@ -17,7 +17,6 @@
 #include "method/attend_list.h"
 #include "method/cost.h"
 #include "method/training_free.h"
-#include "ops/attend_exp.h"
 
 enum { K_DEFAULT = 128, RANK_DEFAULT = 32, LOCAL_DEFAULT = 16, SCORE_PAGES = 64 };
 
@@ -200,18 +199,16 @@ static uint32_t select_parts(const kr_job *job)
     return kr_job_is_dense(job) ? 0 : job->view->shape->kv_heads;
 }
 
-/* Share of head's approximate softmax that falls on the taken tokens. */
-static float taken_share(const float *score, uint64_t tokens, const uint32_t *taken, uint32_t count)
+/* Share of head's approximate softmax that falls on the taken tokens; uses its scores up. */
+static float taken_share(const kr_job *job, uint32_t head, const uint32_t *taken, uint32_t count)
 {
-    float maximum = -INFINITY, sum = 0.0f, share = 0.0f;
+    float *score = scores_of(job, head), share = 0.0f;
 
-    for (uint64_t t = 0; t < tokens; t++)
-        maximum = score[t] > maximum ? score[t] : maximum;
-    for (uint64_t t = 0; t < tokens; t++)
-        sum += kr_exp_f32(score[t] - maximum);
+    job->ops->softmax(&(kr_softmax_args){
+        .score = score, .n = kr_job_visible(job, 0), .scale = 1.0f, .out = score});
     for (uint32_t i = 0; i < count; i++)
-        share += kr_exp_f32(score[taken[i]] - maximum);
-    return share / sum;
+        share += score[taken[i]];
+    return share;
 }
 
 static void select_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
@@ -222,13 +219,15 @@ static void select_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
     float *sum = sums_of(job, kv_head);
     uint64_t nan = 0;
 
-    for (uint64_t t = 0; t < tokens; t++) {
-        sum[t] = 0.0f;
-        for (uint32_t h = 0; h < group_of(s); h++)
-            sum[t] += scores_of(job, kv_head * group_of(s) + h)[t];
-        if (tokens - t <= local)
-            sum[t] = INFINITY;
+    memset(sum, 0, sizeof *sum * tokens);
+    for (uint32_t h = 0; h < group_of(s); h++) {
+        const float *score = scores_of(job, kv_head * group_of(s) + h);
+
+        for (uint64_t t = 0; t < tokens; t++)
+            sum[t] += score[t];
     }
+    for (uint64_t t = tokens > local ? tokens - local : 0; t < tokens; t++)
+        sum[t] = INFINITY;
     *kr_list_count(&ref) = job->ops->select_topk(&(kr_select_topk_args){
         .score = sum,
         .n = tokens,
@@ -239,8 +238,7 @@ static void select_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
     });
     kr_count_nan(job, nan);
     for (uint32_t h = kv_head * group_of(s); h < (kv_head + 1) * group_of(s); h++)
-        alpha_of(job)[h] = taken_share(scores_of(job, h), tokens, kr_list_selected(&ref),
-                                       *kr_list_count(&ref));
+        alpha_of(job)[h] = taken_share(job, h, kr_list_selected(&ref), *kr_list_count(&ref));
 }
 
 /* ---- attend ---- */

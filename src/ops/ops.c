@@ -16,6 +16,7 @@ const kr_ops kr_ops_scalar = {
     .block_score = kr_block_score_scalar,
     .row_dot = kr_row_dot_scalar,
     .channel_dot = kr_channel_dot_scalar,
+    .softmax = kr_softmax_scalar,
 };
 
 const kr_attend_tiled_variant kr_attend_tiled_variants[] = {
@@ -107,5 +108,16 @@ const kr_channel_dot_variant kr_channel_dot_variants[] = {
     {{"neon", kr_cpu_always}, kr_channel_dot_neon},
 #endif
     {{"scalar", kr_cpu_always}, kr_channel_dot_scalar},
+    {{NULL, NULL}, NULL},
+};
+
+const kr_softmax_variant kr_softmax_variants[] = {
+#if defined(__x86_64__)
+    {{"avx512", kr_cpu_avx512}, kr_softmax_avx512},
+    {{"avx2", kr_cpu_avx2}, kr_softmax_avx2},
+#elif defined(__aarch64__)
+    {{"neon", kr_cpu_always}, kr_softmax_neon},
+#endif
+    {{"scalar", kr_cpu_always}, kr_softmax_scalar},
     {{NULL, NULL}, NULL},
 };

@@ -16,6 +16,7 @@
 #include "ops/page_bounds.h"
 #include "ops/row_dot.h"
 #include "ops/select.h"
+#include "ops/softmax.h"
 
 typedef struct kr_ops {
     kr_attend_tiled_fn attend_tiled;
@@ -27,6 +28,7 @@ typedef struct kr_ops {
     kr_block_score_fn block_score;
     kr_row_dot_fn row_dot;
     kr_channel_dot_fn channel_dot;
+    kr_softmax_fn softmax;
 } kr_ops;
 
 /* All entries scalar: the specification. */

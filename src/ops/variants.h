@@ -50,6 +50,11 @@ typedef struct {
     kr_channel_dot_fn run;
 } kr_channel_dot_variant;
 
+typedef struct {
+    kr_variant variant;
+    kr_softmax_fn run;
+} kr_softmax_variant;
+
 extern const kr_attend_tiled_variant kr_attend_tiled_variants[];
 extern const kr_page_bounds_variant kr_page_bounds_variants[];
 extern const kr_page_score_variant kr_page_score_variants[];
@@ -59,6 +64,7 @@ extern const kr_dsa_score_variant kr_dsa_score_variants[];
 extern const kr_block_score_variant kr_block_score_variants[];
 extern const kr_row_dot_variant kr_row_dot_variants[];
 extern const kr_channel_dot_variant kr_channel_dot_variants[];
+extern const kr_softmax_variant kr_softmax_variants[];
 
 void kr_attend_tiled_scalar(const kr_attend_tiled_args *args);
 void kr_page_bounds_scalar(const kr_page_bounds_args *args);
@@ -69,6 +75,7 @@ void kr_dsa_score_scalar(const kr_dsa_score_args *args);
 void kr_block_score_scalar(const kr_block_score_args *args);
 void kr_row_dot_scalar(const kr_row_dot_args *args);
 void kr_channel_dot_scalar(const kr_channel_dot_args *args);
+void kr_softmax_scalar(const kr_softmax_args *args);
 
 #if defined(__x86_64__)
 void kr_attend_tiled_avx2(const kr_attend_tiled_args *args);
@@ -87,7 +94,9 @@ void kr_block_score_avx512bf16(const kr_block_score_args *args);
 void kr_row_dot_avx2(const kr_row_dot_args *args);
 void kr_row_dot_avx512(const kr_row_dot_args *args);
 void kr_channel_dot_avx2(const kr_channel_dot_args *args);
+void kr_softmax_avx2(const kr_softmax_args *args);
 void kr_channel_dot_avx512(const kr_channel_dot_args *args);
+void kr_softmax_avx512(const kr_softmax_args *args);
 #elif defined(__aarch64__)
 void kr_attend_tiled_neon(const kr_attend_tiled_args *args);
 void kr_page_score_neon(const kr_page_score_args *args);
@@ -96,6 +105,7 @@ void kr_dsa_score_neon(const kr_dsa_score_args *args);
 void kr_block_score_neon(const kr_block_score_args *args);
 void kr_row_dot_neon(const kr_row_dot_args *args);
 void kr_channel_dot_neon(const kr_channel_dot_args *args);
+void kr_softmax_neon(const kr_softmax_args *args);
 #endif
 
 #endif

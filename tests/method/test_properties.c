@@ -58,6 +58,7 @@ static kr_ops fastest(void)
     TAKE(attend_rows)
     TAKE(row_dot)
     TAKE(channel_dot)
+    TAKE(softmax)
     TAKE(page_score)
     TAKE(select_topk)
 #undef TAKE
