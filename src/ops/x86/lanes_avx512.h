@@ -3,6 +3,7 @@
 #define KR_OPS_X86_LANES_AVX512_H
 
 #include <immintrin.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Macros, since bodies choose register tiles with #if. */
@@ -19,6 +20,11 @@ static inline kr_lanes lanes_sub(kr_lanes a, kr_lanes b) { return _mm512_sub_ps(
 static inline kr_lanes lanes_mul(kr_lanes a, kr_lanes b) { return _mm512_mul_ps(a, b); }
 /* a > b ? a : b, so that a NaN in a never wins. */
 static inline kr_lanes lanes_max(kr_lanes a, kr_lanes b) { return _mm512_max_ps(a, b); }
+/* Whether any lane of a equals b's. */
+static inline bool lanes_any_equal(kr_lanes a, kr_lanes b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ) != 0;
+}
 /* x < limit ? 0 : y, lane by lane; y where x is NaN. */
 static inline kr_lanes lanes_zero_below(kr_lanes x, kr_lanes limit, kr_lanes y)
 {
@@ -61,6 +67,23 @@ static inline float lanes_sum16(const kr_lanes *chain)
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+/* Lane i of the result = lanes_sum16(x + i), for 16 vectors at once: each step adds the halves, in
+ * lanes_sum16's order, of two vectors into one. */
+static inline __attribute__((always_inline)) kr_lanes lanes_fold16(const kr_lanes x[16])
+{
+    __m512 eight[8], four[4], two[2];
+
+    _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) eight[i] = _mm512_add_ps(
+        _mm512_shuffle_f32x4(x[i], x[i + 8], 0x44), _mm512_shuffle_f32x4(x[i], x[i + 8], 0xee));
+    _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++)
+        four[i] = _mm512_add_ps(_mm512_shuffle_f32x4(eight[i], eight[i + 4], 0x88),
+                                _mm512_shuffle_f32x4(eight[i], eight[i + 4], 0xdd));
+    _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++) two[i] = _mm512_add_ps(
+        _mm512_shuffle_ps(four[i], four[i + 2], 0x44), _mm512_shuffle_ps(four[i], four[i + 2], 0xee));
+    return _mm512_permutexvar_ps(
+        _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15),
+        _mm512_add_ps(_mm512_shuffle_ps(two[0], two[1], 0x88), _mm512_shuffle_ps(two[0], two[1], 0xdd)));
 }
 /* 16 words of two BF16 each: the low halves and the high halves. */
 static inline void lanes_from_bf16_pairs(const uint16_t *p, kr_lanes *low, kr_lanes *high)
