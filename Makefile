@@ -147,7 +147,7 @@ run-tests: tests-built
 # The ops built for AArch64 and their tests under qemu-user: for right results, not for speed.
 ARM_CC := aarch64-linux-gnu-gcc
 ARM_SRC = $(sort $(wildcard src/ops/*.c src/ops/arm/*.c)) $(addprefix src/base/,check.c clock.c num.c rng.c status.c)
-ARM_TESTS := attend_rows attend_tiled dsa_score index_key page_bounds score_rows select softmax
+ARM_TESTS := argmax attend_rows attend_tiled dsa_score index_key page_bounds score_rows select softmax
 
 arm-test: $(patsubst %,$(B)/arm/test_%,$(ARM_TESTS))
 	@for t in $^; do echo "$$t"; qemu-aarch64 $$t > $$t.log 2>&1 || { tail -5 $$t.log; exit 1; }; tail -1 $$t.log; done

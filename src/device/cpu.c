@@ -193,6 +193,12 @@ static void call_softmax(sample *s, kr_softmax_fn run)
     run(&(kr_softmax_args){.score = s->out, .n = SCORES, .scale = 1.0f, .out = s->out});
 }
 
+static void call_argmax(sample *s, kr_argmax_fn run)
+{
+    for (uint32_t i = 0; i < TOP; i++)
+        s->position[i] = (uint32_t)run(s->score, SCORES);
+}
+
 /* ---- choosing ---- */
 
 /* A variant that rounds its inputs, or sums in another order, is a person's choice, never the probe's. */
@@ -244,6 +250,7 @@ static void choose(sample *s, kr_ops *ops, kr_cpu_probe *probe, uint64_t deadlin
     CHOOSE(row_dot, call_row_dot, kr_row_dot_variants);
     CHOOSE(channel_dot, call_channel_dot, kr_channel_dot_variants);
     CHOOSE(softmax, call_softmax, kr_softmax_variants);
+    CHOOSE(argmax, call_argmax, kr_argmax_variants);
 }
 
 /* ---- rates ---- */

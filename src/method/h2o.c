@@ -18,7 +18,7 @@
 #include "method/attend_list.h"
 #include "method/training_free.h"
 
-enum { RATIO = 10 };
+enum { RATIO = 10, ROWS = 8 /* of a prompt that share a pass over the keys */ };
 
 static uint32_t lists_of(const kr_attention_shape *shape) { return shape->heads; }
 
@@ -74,35 +74,45 @@ static uint32_t gather_parts(const kr_job *job)
     return job->is_prefill && !job->plan->dense ? job->view->shape->heads : 0;
 }
 
-static void gather_run(const kr_job *job, uint32_t head, kr_scratch scratch)
+/* Dots of query rows [q, q + n) of head with all tokens that the last of them sees: [n][stride]. */
+static void score_rows(const kr_job *job, uint32_t head, uint32_t q, uint32_t n, float *score,
+                       uint64_t stride)
 {
     const kr_attention_shape *s = job->view->shape;
-    const uint32_t kv_head = head / (s->heads / s->kv_heads);
+    const uint64_t visible = kr_job_visible(job, q + n - 1);
+
+    for (uint64_t t = 0; t < visible; t += KR_PAGE_TOKENS)
+        job->ops->row_dot(&(kr_row_dot_args){
+            .query = job->query + ((size_t)q * s->heads + head) * s->key_dim,
+            .queries = n,
+            .query_stride = s->heads * s->key_dim,
+            .dim = s->key_dim,
+            .type = s->kv_dtype,
+            .row = kr_view_key_row(job->view, head / (s->heads / s->kv_heads), t),
+            .row_stride = s->key_dim,
+            .rows = visible - t < KR_PAGE_TOKENS ? visible - t : KR_PAGE_TOKENS,
+            .out = score + t,
+            .out_stride = stride,
+        });
+}
+
+static void gather_run(const kr_job *job, uint32_t head, kr_scratch scratch)
+{
+    const uint64_t stride = kr_job_visible(job, job->queries - 1);
     float *score = scratch.memory;
 
-    for (uint32_t q = 0; q < job->queries; q++) {
-        const uint64_t visible = kr_job_visible(job, q);
+    for (uint32_t q = 0; q < job->queries; q += ROWS) {
+        const uint32_t n = job->queries - q < ROWS ? job->queries - q : ROWS;
 
-        for (uint64_t t = 0; t < visible; t += KR_PAGE_TOKENS)
-            job->ops->row_dot(&(kr_row_dot_args){
-                .query = job->query + ((size_t)q * s->heads + head) * s->key_dim,
-                .queries = 1,
-                .query_stride = s->key_dim,
-                .dim = s->key_dim,
-                .type = s->kv_dtype,
-                .row = kr_view_key_row(job->view, kv_head, t),
-                .row_stride = s->key_dim,
-                .rows = visible - t < KR_PAGE_TOKENS ? visible - t : KR_PAGE_TOKENS,
-                .out = score + t,
-                .out_stride = KR_PAGE_TOKENS,
+        score_rows(job, head, q, n, score, stride);
+        for (uint32_t r = 0; r < n; r++)
+            job->ops->softmax(&(kr_softmax_args){
+                .score = score + r * stride,
+                .n = kr_job_visible(job, q + r),
+                .scale = job->view->shape->softmax_scale,
+                .add = true,
+                .out = sums_of(job->view, head),
             });
-        job->ops->softmax(&(kr_softmax_args){
-            .score = score,
-            .n = visible,
-            .scale = s->softmax_scale,
-            .add = true,
-            .out = sums_of(job->view, head),
-        });
     }
 }
 
@@ -195,7 +205,11 @@ static void merge_run(const kr_job *job, uint32_t head, kr_scratch scratch)
     kr_merge_list_run(job, source_of(job), s->heads, head);
     if (count == 0)
         return;
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0, n; i < count; i += n) { /* neighbours in a page lie side by side */
+        for (n = 1;
+             i + n < count && selected[i + n] == selected[i] + n && selected[i + n] % KR_PAGE_TOKENS != 0;
+             n++)
+            ;
         job->ops->row_dot(&(kr_row_dot_args){
             .query = job->query + (size_t)head * s->key_dim,
             .queries = 1,
@@ -204,11 +218,13 @@ static void merge_run(const kr_job *job, uint32_t head, kr_scratch scratch)
             .type = s->kv_dtype,
             .row = kr_view_key_row(job->view, kr_list_kv_head(&ref), selected[i]),
             .row_stride = s->key_dim,
-            .rows = 1,
+            .rows = n,
             .out = score + i,
-            .out_stride = 1,
+            .out_stride = n,
         });
-    job->ops->softmax(&(kr_softmax_args){.score = score, .n = count, .scale = s->softmax_scale, .out = score});
+    }
+    job->ops->softmax(
+        &(kr_softmax_args){.score = score, .n = count, .scale = s->softmax_scale, .out = score});
     for (uint32_t i = 0; i < count; i++)
         sum[selected[i]] += score[i];
 }
@@ -230,7 +246,7 @@ static uint32_t lists(const kr_method_config *config, const kr_attention_shape *
 static size_t scratch_bytes(const kr_method_plan *plan, const kr_attention_shape *shape, uint64_t context_max)
 {
     const size_t attend = kr_attend_list_scratch(shape, lists_of(shape));
-    const size_t score = sizeof(float) * (context_max + KR_PAGE_TOKENS + 2 * (uint64_t)plan->selected_max);
+    const size_t score = sizeof(float) * (ROWS * context_max + plan->selected_max);
     const size_t select = kr_select_scratch_bytes(context_max, KR_TOPK_MAX);
     const size_t most = score > select ? score : select;
 

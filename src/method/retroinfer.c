@@ -233,14 +233,8 @@ static void assign(clustering *c, uint64_t from, uint64_t to, uint64_t low, uint
             .out = c->dot,
             .out_stride = count,
         });
-        for (uint32_t t = 0; t < n; t++) {
-            uint64_t best = 0;
-
-            for (uint64_t j = 1; j < count; j++)
-                if (c->dot[t * count + j] > c->dot[t * count + best])
-                    best = j;
-            c->label[i + t] = (uint32_t)(low + best);
-        }
+        for (uint32_t t = 0; t < n; t++)
+            c->label[i + t] = (uint32_t)(low + c->ops->argmax(c->dot + t * count, count));
     }
 }
 

@@ -197,8 +197,8 @@ static void score_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
             .out = score + b,
             .out_stride = blocks,
         });
-    job->ops->softmax(&(kr_softmax_args){
-        .score = score, .n = blocks, .scale = 1.0f / sqrtf((float)dim), .out = score});
+    job->ops->softmax(
+        &(kr_softmax_args){.score = score, .n = blocks, .scale = 1.0f / sqrtf((float)dim), .out = score});
 }
 
 static uint32_t select_parts(const kr_job *job) { return selects(job) ? job->view->shape->kv_heads : 0; }

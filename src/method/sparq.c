@@ -204,8 +204,8 @@ static float taken_share(const kr_job *job, uint32_t head, const uint32_t *taken
 {
     float *score = scores_of(job, head), share = 0.0f;
 
-    job->ops->softmax(&(kr_softmax_args){
-        .score = score, .n = kr_job_visible(job, 0), .scale = 1.0f, .out = score});
+    job->ops->softmax(
+        &(kr_softmax_args){.score = score, .n = kr_job_visible(job, 0), .scale = 1.0f, .out = score});
     for (uint32_t i = 0; i < count; i++)
         share += score[taken[i]];
     return share;

@@ -17,6 +17,7 @@ const kr_ops kr_ops_scalar = {
     .row_dot = kr_row_dot_scalar,
     .channel_dot = kr_channel_dot_scalar,
     .softmax = kr_softmax_scalar,
+    .argmax = kr_argmax_scalar,
 };
 
 const kr_attend_tiled_variant kr_attend_tiled_variants[] = {
@@ -119,5 +120,16 @@ const kr_softmax_variant kr_softmax_variants[] = {
     {{"neon", kr_cpu_always}, kr_softmax_neon},
 #endif
     {{"scalar", kr_cpu_always}, kr_softmax_scalar},
+    {{NULL, NULL}, NULL},
+};
+
+const kr_argmax_variant kr_argmax_variants[] = {
+#if defined(__x86_64__)
+    {{"avx512", kr_cpu_avx512}, kr_argmax_avx512},
+    {{"avx2", kr_cpu_avx2}, kr_argmax_avx2},
+#elif defined(__aarch64__)
+    {{"neon", kr_cpu_always}, kr_argmax_neon},
+#endif
+    {{"scalar", kr_cpu_always}, kr_argmax_scalar},
     {{NULL, NULL}, NULL},
 };

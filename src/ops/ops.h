@@ -8,6 +8,7 @@
 #ifndef KR_OPS_OPS_H
 #define KR_OPS_OPS_H
 
+#include "ops/argmax.h"
 #include "ops/attend_rows.h"
 #include "ops/attend_tiled.h"
 #include "ops/block_score.h"
@@ -29,6 +30,7 @@ typedef struct kr_ops {
     kr_row_dot_fn row_dot;
     kr_channel_dot_fn channel_dot;
     kr_softmax_fn softmax;
+    kr_argmax_fn argmax;
 } kr_ops;
 
 /* All entries scalar: the specification. */

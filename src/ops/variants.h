@@ -55,6 +55,11 @@ typedef struct {
     kr_softmax_fn run;
 } kr_softmax_variant;
 
+typedef struct {
+    kr_variant variant;
+    kr_argmax_fn run;
+} kr_argmax_variant;
+
 extern const kr_attend_tiled_variant kr_attend_tiled_variants[];
 extern const kr_page_bounds_variant kr_page_bounds_variants[];
 extern const kr_page_score_variant kr_page_score_variants[];
@@ -65,6 +70,7 @@ extern const kr_block_score_variant kr_block_score_variants[];
 extern const kr_row_dot_variant kr_row_dot_variants[];
 extern const kr_channel_dot_variant kr_channel_dot_variants[];
 extern const kr_softmax_variant kr_softmax_variants[];
+extern const kr_argmax_variant kr_argmax_variants[];
 
 void kr_attend_tiled_scalar(const kr_attend_tiled_args *args);
 void kr_page_bounds_scalar(const kr_page_bounds_args *args);
@@ -76,6 +82,7 @@ void kr_block_score_scalar(const kr_block_score_args *args);
 void kr_row_dot_scalar(const kr_row_dot_args *args);
 void kr_channel_dot_scalar(const kr_channel_dot_args *args);
 void kr_softmax_scalar(const kr_softmax_args *args);
+uint64_t kr_argmax_scalar(const float *score, uint64_t n);
 
 #if defined(__x86_64__)
 void kr_attend_tiled_avx2(const kr_attend_tiled_args *args);
@@ -95,8 +102,10 @@ void kr_row_dot_avx2(const kr_row_dot_args *args);
 void kr_row_dot_avx512(const kr_row_dot_args *args);
 void kr_channel_dot_avx2(const kr_channel_dot_args *args);
 void kr_softmax_avx2(const kr_softmax_args *args);
+uint64_t kr_argmax_avx2(const float *score, uint64_t n);
 void kr_channel_dot_avx512(const kr_channel_dot_args *args);
 void kr_softmax_avx512(const kr_softmax_args *args);
+uint64_t kr_argmax_avx512(const float *score, uint64_t n);
 #elif defined(__aarch64__)
 void kr_attend_tiled_neon(const kr_attend_tiled_args *args);
 void kr_page_score_neon(const kr_page_score_args *args);
@@ -106,6 +115,7 @@ void kr_block_score_neon(const kr_block_score_args *args);
 void kr_row_dot_neon(const kr_row_dot_args *args);
 void kr_channel_dot_neon(const kr_channel_dot_args *args);
 void kr_softmax_neon(const kr_softmax_args *args);
+uint64_t kr_argmax_neon(const float *score, uint64_t n);
 #endif
 
 #endif

@@ -59,6 +59,7 @@ static kr_ops fastest(void)
     TAKE(row_dot)
     TAKE(channel_dot)
     TAKE(softmax)
+    TAKE(argmax)
     TAKE(page_score)
     TAKE(select_topk)
 #undef TAKE

@@ -3,6 +3,7 @@
 #define KR_OPS_ARM_LANES_NEON_H
 
 #include <arm_neon.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Macros, since bodies choose register tiles with #if. */
@@ -19,6 +20,8 @@ static inline kr_lanes lanes_sub(kr_lanes a, kr_lanes b) { return vsubq_f32(a, b
 static inline kr_lanes lanes_mul(kr_lanes a, kr_lanes b) { return vmulq_f32(a, b); }
 /* a > b ? a : b, so that a NaN in a never wins. */
 static inline kr_lanes lanes_max(kr_lanes a, kr_lanes b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+/* Whether any lane of a equals b's. */
+static inline bool lanes_any_equal(kr_lanes a, kr_lanes b) { return vmaxvq_u32(vceqq_f32(a, b)) != 0; }
 /* x < limit ? 0 : y, lane by lane; y where x is NaN. */
 static inline kr_lanes lanes_zero_below(kr_lanes x, kr_lanes limit, kr_lanes y)
 {

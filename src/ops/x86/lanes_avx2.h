@@ -3,6 +3,7 @@
 #define KR_OPS_X86_LANES_AVX2_H
 
 #include <immintrin.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Macros, since bodies choose register tiles with #if. */
@@ -19,6 +20,11 @@ static inline kr_lanes lanes_sub(kr_lanes a, kr_lanes b) { return _mm256_sub_ps(
 static inline kr_lanes lanes_mul(kr_lanes a, kr_lanes b) { return _mm256_mul_ps(a, b); }
 /* a > b ? a : b, so that a NaN in a never wins. */
 static inline kr_lanes lanes_max(kr_lanes a, kr_lanes b) { return _mm256_max_ps(a, b); }
+/* Whether any lane of a equals b's. */
+static inline bool lanes_any_equal(kr_lanes a, kr_lanes b)
+{
+    return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ)) != 0;
+}
 /* x < limit ? 0 : y, lane by lane; y where x is NaN. */
 static inline kr_lanes lanes_zero_below(kr_lanes x, kr_lanes limit, kr_lanes y)
 {
