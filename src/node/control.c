@@ -1,186 +1,7 @@
-/* Control messages: configuration, sessions, statistics, files. */
+/* Control messages: sessions, statistics, files. */
 #include <string.h>
 
 #include "node/state.h"
-
-/* ---- CONFIGURE ---- */
-
-enum { WORKSPACE_AIM = 32 << 20 /* bytes of a wave, when one row needs less */ };
-
-static kr_status read_layer(kr_geometry *g, const kr_msg_configure *c, const kr_msg_layer *layer, uint32_t l,
-                            kr_err *err)
-{
-    kr_method_config *config = &g->config[l];
-    const kr_method *method;
-    kr_status status;
-
-    memcpy(config, layer->method, sizeof *config);
-    if (memchr(config->name, 0, sizeof config->name) == NULL || config->reserved != 0)
-        return kr_fail(err, KR_E_FORMAT, "CONFIGURE: layer %u: malformed method", l);
-    status = kr_method_find(config->name, &method, err);
-    if (status != KR_OK)
-        return status;
-    if (method->stage[KR_STAGE_ATTEND].run == NULL || method->workspace_bytes == NULL)
-        return kr_fail(err, KR_E_UNSUPPORTED,
-                       "layer %u: method %s can be priced, but this node cannot run it", l, method->name);
-    g->method[l] = method;
-    g->group_of[l] = (uint8_t)layer->group;
-    g->shape[l] = (kr_attention_shape){
-        .heads = c->heads,
-        .kv_heads = c->kv_heads,
-        .key_dim = c->key_dim,
-        .value_dim = c->value_dim,
-        .latent = c->latent != 0,
-        .kv_dtype = (kr_dtype)c->kv_dtype,
-        .softmax_scale = c->softmax_scale,
-        .window = layer->window,
-        .layer = l,
-        .layers = c->layers,
-    };
-    return KR_OK;
-}
-
-static kr_status make_geometry(kr_geometry *g, const kr_msg_configure *c, const kr_msg_layer *layers,
-                               kr_err *err)
-{
-    kr_status status = KR_OK;
-
-    *g = (kr_geometry){.layers = c->layers,
-                       .groups = c->groups,
-                       .context_max = c->context_max,
-                       .tokens_max = c->tokens_max,
-                       .fingerprint = c->fingerprint};
-    if (!(c->softmax_scale > 0.0f))
-        return kr_fail(err, KR_E_FORMAT, "CONFIGURE: softmax scale %g must be positive",
-                       (double)c->softmax_scale);
-    for (uint32_t l = 0; l < c->layers && status == KR_OK; l++)
-        status = read_layer(g, c, &layers[l], l, err);
-    if (status == KR_OK)
-        status = kr_geometry_complete(g, err);
-    return status;
-}
-
-/* Workspace and scratch of every device, for the layer that needs most. */
-static kr_status make_memory(kr_node *node, kr_err *err)
-{
-    const kr_geometry *g = &node->store.geometry;
-    size_t row = 64, scratch = 64;
-    kr_status status = KR_OK;
-
-    for (uint32_t l = 0; l < g->layers; l++) {
-        const kr_method *m = g->method[l];
-        const size_t w = m->workspace_bytes(&g->plan[l], &g->config[l], &g->shape[l], 1, g->context_max);
-        const size_t p = m->workspace_bytes(&g->plan[l], &g->config[l], &g->shape[l], g->tokens_max,
-                                            g->context_max);
-        const size_t s = m->scratch_bytes != NULL
-                             ? m->scratch_bytes(&g->plan[l], &g->shape[l], g->context_max)
-                             : 0;
-
-        row = w > row ? w : row;
-        row = p > row ? p : row;
-        scratch = s > scratch ? s : scratch;
-    }
-    row = kr_align_up(row, 64);
-    for (uint32_t d = 0; d < node->config.devices && status == KR_OK; d++) {
-        node_device *device = &node->device[d];
-        const uint64_t rows = row < WORKSPACE_AIM ? WORKSPACE_AIM / row : 1;
-
-        device->workspace_bytes = row * (rows < g->tokens_max ? rows : g->tokens_max);
-        status = node_buffer_need(&device->workspace, device->workspace_bytes, err);
-        device->scratch_bytes = kr_align_up(scratch, 4096);
-        if (status == KR_OK)
-            status = node_buffer_need(&device->scratch,
-                                      device->scratch_bytes * node->config.threads_per_device, err);
-    }
-    return status;
-}
-
-static void bind_pool(void *context, uint32_t device, void *memory, uint64_t bytes)
-{
-    const kr_node *node = context;
-
-    if (node->cpus != NULL)
-        kr_bind_memory(memory, bytes, node->cpus[device * node->config.threads_per_device]);
-}
-
-void node_unconfigure(kr_node *node)
-{
-    if (!node->configured)
-        return;
-    node->generation = kr_store_generation(&node->store);
-    kr_store_free(&node->store);
-    for (uint32_t d = 0; d < node->config.devices; d++) {
-        node_buffer_free(&node->device[d].workspace);
-        node_buffer_free(&node->device[d].scratch);
-        for (uint32_t i = 0; i < NODE_MICRO_BATCHES; i++)
-            node->device[d].pending[i].valid = false;
-    }
-    node->configured = false;
-}
-
-static bool is_same(const kr_node *node, const kr_msg_configure *c, const kr_msg_layer *layers)
-{
-    /* Wire forms, without padding: equal are those whose bytes are. */
-    return node->configured && memcmp((const void *)&node->configure, (const void *)c, sizeof *c) == 0 &&
-           memcmp(node->layers, layers, c->layers * sizeof *layers) == 0;
-}
-
-/* configuration lock held for writing. */
-static kr_status configure(kr_node *node, const kr_msg_configure *c, const kr_msg_layer *layers, kr_err *err)
-{
-    kr_store_config store = {
-        .devices = node->config.devices,
-        .sessions_max = node->config.sessions_max,
-        .pool_bytes = node->config.pool_bytes,
-        .bind = bind_pool,
-        .context = node,
-    };
-    kr_geometry *g;
-    kr_status status;
-
-    if (is_same(node, c, layers))
-        return KR_OK;
-    if (node->configured && node->store.sessions != 0)
-        return kr_fail(err, KR_E_BUSY,
-                       "the node is configured otherwise (model, method, KV type, --ctx-size or "
-                       "--prefill-chunk) and has %u open sessions",
-                       node->store.sessions);
-    g = kr_alloc(sizeof *g);
-    if (g == NULL)
-        return kr_fail(err, KR_E_MEMORY, "no memory for a configuration");
-    status = make_geometry(g, c, layers, err);
-    if (status == KR_OK) {
-        node_unconfigure(node);
-        store.generation = node->generation;
-        status = kr_store_init(&node->store, g, &store, err);
-    }
-    kr_free(g);
-    if (status != KR_OK)
-        return status;
-    node->configured = true;
-    status = make_memory(node, err);
-    if (status != KR_OK) {
-        node_unconfigure(node);
-        return status;
-    }
-    node->configure = *c;
-    memcpy(node->layers, layers, c->layers * sizeof *layers);
-    return KR_OK;
-}
-
-static kr_status on_configure(kr_node *node, node_connection *connection, const kr_message *m, kr_err *err)
-{
-    kr_msg_layer layers[KR_MSG_LAYERS_MAX];
-    kr_msg_configure c;
-    kr_status status = kr_msg_configure_read(m->payload, m->header.payload_bytes, &c, layers, err);
-
-    if (status != KR_OK)
-        return status;
-    pthread_rwlock_wrlock(&node->configuration);
-    status = configure(node, &c, layers, err);
-    pthread_rwlock_unlock(&node->configuration);
-    return status == KR_OK ? node_reply(connection, m, KR_MSG_DONE, 0, NULL, 0, err) : status;
-}
 
 /* ---- sessions ---- */
 
@@ -204,6 +25,8 @@ static kr_status on_open(kr_node *node, node_connection *connection, const kr_me
     kr_msg_open open;
     kr_status status = kr_msg_open_read(m->payload, m->header.payload_bytes, &open, &request.prefix, err);
 
+    if (status == KR_OK)
+        status = node_check_agreed(node, connection, err);
     if (status != KR_OK)
         return status;
     request.tokens_max = open.tokens_max;
@@ -264,6 +87,11 @@ void node_close_sessions(kr_node *node, uint64_t client)
 {
     if (!node->configured)
         return;
+    for (uint32_t d = 0; d < node->config.devices; d++) {
+        pthread_mutex_lock(&node->device[d].work);
+        node_pending_drop(&node->device[d], client);
+        pthread_mutex_unlock(&node->device[d].work);
+    }
     for (uint32_t i = 0; i < node->store.sessions_max; i++) {
         kr_kv_session *s = kr_store_session_at(&node->store, i, client);
         if (s != NULL)
@@ -304,6 +132,9 @@ static kr_status on_file(kr_node *node, node_connection *connection, const kr_me
                                    err);
         return status == KR_OK ? node_reply(connection, m, KR_MSG_DONE, 0, NULL, 0, err) : status;
     }
+    status = node_check_agreed(node, connection, err);
+    if (status != KR_OK)
+        return status;
     status = kr_store_restore(&node->store, connection->client, node->save_folder, file.name, file.tokens_max,
                               &policy, &s, &stored, &stored_bytes, err);
     if (status != KR_OK)
@@ -371,12 +202,12 @@ kr_status node_control(kr_node *node, node_connection *connection, const kr_mess
     kr_status status;
 
     if (m->header.kind == KR_MSG_CONFIGURE)
-        return on_configure(node, connection, m, err);
+        return node_configure(node, connection, m, err);
     pthread_rwlock_rdlock(&node->configuration);
     if (m->header.kind == KR_MSG_STATS)
         status = on_stats(node, connection, m, err);
     else if (!node->configured)
-        status = kr_fail(err, KR_E_ARG, "%s before CONFIGURE", kr_msg_name((kr_msg_kind)m->header.kind));
+        status = node_not_configured(connection, m, err);
     else if (m->header.kind == KR_MSG_OPEN)
         status = on_open(node, connection, m, err);
     else if (m->header.kind == KR_MSG_SAVE || m->header.kind == KR_MSG_RESTORE)

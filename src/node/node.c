@@ -290,6 +290,7 @@ kr_status kr_node_step(kr_node *node, kr_link *link, uint64_t deadline_ns, kr_er
     if (status != KR_OK)
         return status;
     connection_init(&connection, node, link, 0);
+    connection.configuration = node->configurations; /* its one client's own */
     if (m.header.kind == KR_MSG_BYE) {
         link->release(link, &m);
         pthread_rwlock_rdlock(&node->configuration);
@@ -314,10 +315,11 @@ static void free_device(node_device *device)
 
     for (size_t i = 0; i < sizeof buffer / sizeof buffer[0]; i++)
         node_buffer_free(buffer[i]);
-    for (uint32_t i = 0; i < NODE_MICRO_BATCHES; i++) {
+    for (uint32_t i = 0; i < device->pending_count; i++) {
         node_buffer_free(&device->pending[i].row);
         node_buffer_free(&device->pending[i].selection);
     }
+    kr_free(device->pending);
     kr_team_destroy(device->team);
     pthread_mutex_destroy(&device->work);
     pthread_mutex_destroy(&device->lock);

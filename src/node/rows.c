@@ -268,6 +268,19 @@ static kr_status grow(attend *a, kr_err *err)
 
 /* ---- waves ---- */
 
+/* Tokens of the open unit before position that an index of keys does not cover any more. An index of
+ * keys that came with the rows has one entry a token and loses nothing by a cut. */
+static uint32_t unindexed(const attend *a, const row_state *row, uint64_t position)
+{
+    const kr_method_plan *plan = &a->geometry->plan[a->layer];
+    const uint64_t covered = kr_kv_session_record(&a->node->store, row->session, a->layer)->tokens_covered;
+
+    if (!a->append || row->done != 0 || plan->index_key_bytes != 0 || covered >= position ||
+        covered < position - position % plan->unit_tokens)
+        return 0;
+    return (uint32_t)(position - covered);
+}
+
 /* The next job of a row; *workspace = bytes it needs. */
 static node_job make_job(const attend *a, const row_state *row, uint64_t *workspace)
 {
@@ -278,7 +291,8 @@ static node_job make_job(const attend *a, const row_state *row, uint64_t *worksp
     const kr_method_plan *plan = &g->plan[a->layer];
     const uint64_t present = a->append ? position + queries : row->session->tokens[a->layer];
     const uint64_t list = (uint64_t)token * a->lists;
-    node_job j = {.method = g->method[a->layer], .session = row->session};
+    node_job j = {
+        .method = g->method[a->layer], .session = row->session, .unindexed = unindexed(a, row, position)};
 
     j.view = kr_kv_session_view(&a->node->store, row->session, a->layer, present);
     if (a->key != NULL) {
@@ -335,12 +349,25 @@ static uint32_t next_wave(attend *a, node_job *jobs)
     return count;
 }
 
+static void run_append(attend *a, node_job *jobs, uint32_t count)
+{
+    for (uint32_t j = 0; j < count; j++) {
+        jobs[j].job.first_position -= jobs[j].unindexed;
+        jobs[j].job.queries += jobs[j].unindexed;
+    }
+    node_run_stage(a->node, a->device, KR_STAGE_APPEND, jobs, count);
+    for (uint32_t j = 0; j < count; j++) {
+        jobs[j].job.first_position += jobs[j].unindexed;
+        jobs[j].job.queries -= jobs[j].unindexed;
+    }
+}
+
 static void run_wave(attend *a, node_job *jobs, uint32_t count)
 {
     if (a->key != NULL)
         node_write_rows(a->node, a->device, jobs, count);
     if (a->append && !a->indexed_before)
-        node_run_stage(a->node, a->device, KR_STAGE_APPEND, jobs, count);
+        run_append(a, jobs, count);
     if ((a->flags & KR_MSG_WITH_INDICES) == 0 && !a->indexed_before) {
         node_run_stage(a->node, a->device, KR_STAGE_SCORE, jobs, count);
         node_run_stage(a->node, a->device, KR_STAGE_SELECT, jobs, count);

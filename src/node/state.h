@@ -2,7 +2,7 @@
  *
  *   receive    header checked by the link; payload untrusted
  *   dispatch   kind, epoch, device and layer in range              (node.c)
- *   control    payload read by wire/payload.h                      (control.c)
+ *   control    payload read by wire/payload.h                      (control.c, configure.c)
  *   rows       sessions found, positions and sizes right           (rows.c)
  *   stages     everything                                          (stages.c)
  *
@@ -42,6 +42,7 @@ typedef struct {
     const kr_method *method;
     kr_kv_session *session;
     const uint8_t *key, *value; /* new rows, or NULL */
+    uint32_t unindexed; /* tokens before the new rows that append must see too: a cut left their unit open */
 } node_job;
 
 /* A stage that another device shall run on its own pages. */
@@ -56,15 +57,15 @@ typedef struct node_item {
     struct node_item *next;
 } node_item;
 
-/* Micro-batches that may have a selection waiting at once. */
+/* Micro-batches of a client that may have a selection waiting at once. */
 enum { NODE_MICRO_BATCHES = 8 };
 
 /* The selection that an INDEX message left for the ATTEND of its layer, and for those of the layers
- * that share its index. */
+ * that share its index: one per client and micro-batch. */
 typedef struct {
     bool valid;
     uint64_t client, step, selection_bytes;
-    uint32_t layer, rows;
+    uint32_t micro_batch, layer, rows;
     node_buffer row;       /* [rows] kr_msg_row */
     node_buffer selection; /* counts [tokens * lists], units [tokens * lists][stride] */
 } node_pending;
@@ -77,7 +78,8 @@ typedef struct {
     node_buffer scratch;  /* [threads][scratch_bytes] */
     size_t scratch_bytes;
     node_buffer rows, jobs, starts, workspace, output, counts, indices;
-    node_pending pending[NODE_MICRO_BATCHES];
+    node_pending *pending; /* [pending_count], as many as were ever valid at once */
+    uint32_t pending_count;
     uint64_t workspace_bytes; /* capacity of a wave */
     uint64_t stamp;           /* of the message being handled, to find a session's second row */
     _Atomic uint64_t busy_ns, stage_ns[KR_STAGES];
@@ -101,7 +103,8 @@ struct kr_node {
     uint32_t *cpus;                 /* [devices][threads], NULL: not bound */
     pthread_rwlock_t configuration; /* read while a message is handled, written by CONFIGURE */
     bool configured;
-    uint32_t generation; /* of the last store's handles */
+    uint32_t generation;     /* of the last store's handles */
+    uint64_t configurations; /* so far: the present one's number */
     kr_msg_configure configure;
     kr_msg_layer layers[KR_MSG_LAYERS_MAX];
     kr_store store;
@@ -118,6 +121,7 @@ struct node_connection {
     kr_node *node;
     kr_link *link;
     uint64_t client;
+    uint64_t configuration; /* number of the one it has agreed to; of its own thread */
     pthread_mutex_t lock;
     pthread_cond_t idle;
     uint32_t in_flight; /* messages given to device threads */
@@ -140,6 +144,8 @@ kr_status node_pending_keep(node_device *device, const kr_message *index, uint64
 kr_status node_pending_use(const node_device *device, const kr_message *attend, uint64_t client,
                            uint32_t owner, const kr_msg_row *row, uint32_t rows, uint64_t selection_bytes,
                            uint32_t *selection, kr_err *err);
+/* Forgets those of client, or (client UINT64_MAX) all; device->work held, or the device unused. */
+void node_pending_drop(node_device *device, uint64_t client);
 
 /* ---- stages.c ---- */
 
@@ -151,11 +157,20 @@ void node_write_rows(kr_node *node, node_device *device, node_job *jobs, uint32_
 void node_run_help(node_device *device);
 kr_scratch node_scratch(const node_device *device, uint32_t worker);
 
+/* ---- configure.c ---- */
+
+/* Handles CONFIGURE; replies by itself on success. configuration lock not held. */
+kr_status node_configure(kr_node *node, node_connection *connection, const kr_message *message, kr_err *err);
+void node_unconfigure(kr_node *node);
+/* KR_E_STALE when the node's configuration is not the one that the client of connection asked for. */
+kr_status node_check_agreed(const kr_node *node, const node_connection *connection, kr_err *err);
+/* The answer to message while nothing is configured. */
+kr_status node_not_configured(const node_connection *connection, const kr_message *message, kr_err *err);
+
 /* ---- control.c ---- */
 
 /* Handles any message but INDEX and ATTEND; replies by itself on success. */
 kr_status node_control(kr_node *node, node_connection *connection, const kr_message *message, kr_err *err);
-void node_unconfigure(kr_node *node);
 void node_close_sessions(kr_node *node, uint64_t client);
 /* Home device of the session a session-bound message names, UINT32_MAX when it names none. */
 uint32_t node_home_of(kr_node *node, node_connection *connection, const kr_message *message);

@@ -256,7 +256,8 @@ static void configurations_are_checked(void **state)
     REFUSED(KR_E_FORMAT, memcpy(h.layer[1].method, &m, sizeof m));
     snprintf(m.name, sizeof m.name, "nothing");
     REFUSED(KR_E_NOT_FOUND, memcpy(h.layer[1].method, &m, sizeof m));
-    h.configure.context_max = 512; /* another one, with no session open */
+    h.configure.fingerprint++; /* another one, with no session open */
+    h.configure.context_max = 512;
     assert_int_equal(harness_configure(&h), KR_OK);
     /* Handles of the former configuration stay dead. */
     const uint64_t old = c.opened.session;
