@@ -280,6 +280,18 @@ static kr_status trim_check(const kr_store *store, const kr_kv_session *s, uint6
     return KR_OK;
 }
 
+/* The index of the unit that a cut leaves open also knows of tokens behind the cut: it counts as not
+ * covered, and the node's next append makes it anew from the keys that are left. */
+static void uncover(const kr_store *store, const kr_kv_session *s, uint32_t layer, uint64_t tokens)
+{
+    const kr_method_plan *plan = &store->geometry.plan[layer];
+    kr_record_header *record = kr_kv_session_record(store, s, layer);
+    const uint64_t whole = plan->page_index_bytes != 0 ? tokens - tokens % plan->unit_tokens : tokens;
+
+    if (record->tokens_covered > whole)
+        record->tokens_covered = whole;
+}
+
 /* Promises that are more, per group, after cutting to pages: those given back, and one to copy the
  * last page when it is shared. */
 static uint64_t trim_promise(kr_store *store, const kr_kv_session *s, uint32_t group, uint64_t tokens)
@@ -334,8 +346,11 @@ kr_status kr_store_trim(kr_store *store, kr_kv_session *s, uint64_t tokens, kr_e
     pthread_mutex_unlock(&store->lock);
     if (status != KR_OK)
         return status;
-    for (uint32_t l = 0; l < store->geometry.layers; l++)
+    for (uint32_t l = 0; l < store->geometry.layers; l++) {
+        if (tokens < s->tokens[l])
+            uncover(store, s, l, tokens);
         s->tokens[l] = s->tokens[l] < tokens ? s->tokens[l] : tokens;
+    }
     while (s->boundary_count > 1 && s->boundaries[s->boundary_count - 1].first_token >= tokens)
         s->boundary_count--;
     return KR_OK;
