@@ -45,7 +45,7 @@ static const room_rule room_rules[] = {
     {"sim", "program sched workload device wire model base", ""},
     {"plan", "sim ranks report workload program model base", "sqlite3.h"},
     {"serve", "engine files report base", "microhttpd.h"},
-    {"api", "store method device wire ops model base", ""},
+    {"api", "engine store method device wire ops model base", ""},
     {"cli", "*", "jansson.h"},
 };
 

@@ -1,104 +1,12 @@
 /* karat node as people start it: the built program in a process of its own, reached over its socket.
  * KARAT names the program (default build/karat). */
-#include "tests/wire/echo.h"
+#include "tests/wire/daemon.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <jansson.h>
-#include <signal.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 
 #include "wire/payload.h"
 
-enum { ARGUMENTS_MAX = 20 };
-
-typedef struct {
-    pid_t pid;
-    int out, err; /* its standard output and error */
-    uint16_t port;
-    uint32_t epoch;
-} daemon_process;
-
 static char key_path[] = "/tmp/karat-test-key-XXXXXX";
-
-/* Starts karat node with --json, 16 MiB of memory and these options (NULL-terminated). */
-static daemon_process start(const char *const *options)
-{
-    const char *program = getenv("KARAT") != NULL ? getenv("KARAT") : "build/karat";
-    const char *argv[ARGUMENTS_MAX] = {program, "node", "--json", "--memory", "16M"};
-    int out[2], err[2], n = 5;
-    daemon_process d = {0};
-
-    while (*options != NULL && n + 1 < ARGUMENTS_MAX)
-        argv[n++] = *options++;
-    assert_int_equal(pipe2(out, O_CLOEXEC), 0);
-    assert_int_equal(pipe2(err, O_CLOEXEC), 0);
-    d.pid = fork();
-    assert_true(d.pid >= 0);
-    if (d.pid == 0) {
-        dup2(out[1], STDOUT_FILENO);
-        dup2(err[1], STDERR_FILENO);
-        execv(program, (char *const *)(uintptr_t)argv);
-        _exit(127);
-    }
-    close(out[1]);
-    close(err[1]);
-    d.out = out[0];
-    d.err = err[0];
-    return d;
-}
-
-static size_t read_line(int fd, char *line, size_t bytes)
-{
-    size_t n = 0;
-
-    while (n + 1 < bytes && read(fd, line + n, 1) == 1 && line[n] != '\n')
-        n++;
-    line[n] = 0;
-    return n;
-}
-
-/* The same, at a port of the system's choice, and waits until it is ready. */
-static daemon_process start_ready(const char *const *options)
-{
-    char text[2000];
-    json_int_t port, epoch;
-    const char *role;
-    daemon_process d = start(options);
-
-    if (read_line(d.out, text, sizeof text) == 0) {
-        read_line(d.err, text, sizeof text);
-        fail_msg("karat node did not start: %s", text);
-    }
-    json_t *root = json_loads(text, 0, NULL);
-    assert_non_null(root);
-    assert_int_equal(json_unpack(root, "{s:s, s:I, s:I}", "role", &role, "port", &port, "epoch", &epoch), 0);
-    assert_string_equal(role, "node");
-    d.port = (uint16_t)port;
-    d.epoch = (uint32_t)epoch;
-    json_decref(root);
-    return d;
-}
-
-/* Waits for the end at most limit_ms: exit status, or -signal. */
-static int wait_end(daemon_process *d, uint64_t limit_ms)
-{
-    const uint64_t begin = now_ms();
-    int status;
-
-    while (waitpid(d->pid, &status, WNOHANG) == 0) {
-        if (now_ms() - begin > limit_ms) {
-            kill(d->pid, SIGKILL);
-            waitpid(d->pid, &status, 0);
-            fail_msg("still running after %llu ms", (unsigned long long)limit_ms);
-        }
-        sleep_ms(5);
-    }
-    close(d->out);
-    close(d->err);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
 
 static kr_link *connect_to(const daemon_process *d, kr_ucx_transport transport, const char *key)
 {
@@ -140,7 +48,7 @@ static void several_clients_are_served(void **state)
 {
     (void)state;
     static const char *const options[] = {"--listen", "127.0.0.1:0", "--devices", "2", NULL};
-    daemon_process d = start_ready(options);
+    daemon_process d = daemon_start(options);
     kr_link *links[4];
 
     for (int i = 0; i < 4; i++)
@@ -156,7 +64,7 @@ static void several_clients_are_served(void **state)
         link->close(link);
     }
     kill(d.pid, SIGTERM);
-    assert_int_equal(wait_end(&d, 1500), 0);
+    assert_int_equal(daemon_wait(&d, 1500), 0);
 }
 
 static void one_client_too_many_hears_why(void **state)
@@ -164,7 +72,7 @@ static void one_client_too_many_hears_why(void **state)
     (void)state;
     enum { MOST = 64 };
     static const char *const options[] = {"--listen", "127.0.0.1:0", "--transport", "tcp", NULL};
-    daemon_process d = start_ready(options);
+    daemon_process d = daemon_start(options);
     kr_link *links[MOST + 1];
     kr_message m;
     kr_err err;
@@ -185,7 +93,7 @@ static void one_client_too_many_hears_why(void **state)
     for (int i = 0; i < MOST; i++)
         links[i]->close(links[i]);
     kill(d.pid, SIGTERM);
-    assert_int_equal(wait_end(&d, 1500), 0);
+    assert_int_equal(daemon_wait(&d, 1500), 0);
 }
 
 static void a_signal_ends_it_within_a_second(void **state)
@@ -195,7 +103,7 @@ static void a_signal_ends_it_within_a_second(void **state)
     static const int signals[] = {SIGTERM, SIGINT, SIGHUP};
 
     for (int clients = 0; clients < 3; clients++) {
-        daemon_process d = start_ready(options);
+        daemon_process d = daemon_start(options);
         kr_link *links[2];
         kr_message m;
         kr_err err;
@@ -203,7 +111,7 @@ static void a_signal_ends_it_within_a_second(void **state)
             links[i] = connect_to(&d, KR_UCX_AUTO, NULL);
         const uint64_t begin = now_ms();
         kill(d.pid, signals[clients]);
-        assert_int_equal(wait_end(&d, 5000), 0);
+        assert_int_equal(daemon_wait(&d, 5000), 0);
         assert_true(now_ms() - begin < 1000);
         for (int i = 0; i < clients; i++) {
             assert_int_equal(links[i]->receive(links[i], &m, in_ms(3000), &err), KR_E_LOST);
@@ -218,7 +126,7 @@ static void a_stopped_client_does_not_hold_it(void **state)
 {
     (void)state;
     static const char *const options[] = {"--listen", "127.0.0.1:0", NULL};
-    daemon_process d = start_ready(options);
+    daemon_process d = daemon_start(options);
     const pid_t client = fork();
 
     if (client == 0) {
@@ -231,7 +139,7 @@ static void a_stopped_client_does_not_hold_it(void **state)
     assert_int_equal(waitpid(client, &status, WUNTRACED), client);
     assert_true(WIFSTOPPED(status));
     kill(d.pid, SIGTERM);
-    assert_int_equal(wait_end(&d, 1500), 0);
+    assert_int_equal(daemon_wait(&d, 1500), 0);
     kill(client, SIGKILL);
     waitpid(client, &status, 0);
 }
@@ -248,7 +156,7 @@ static void the_key_file_is_the_key(void **state)
     assert_int_equal(write(fd, key, 32), 32);
     assert_int_equal(write(fd, "\n", 1), 1);
     close(fd);
-    daemon_process d = start_ready(options);
+    daemon_process d = daemon_start(options);
 
     link = connect_to(&d, KR_UCX_AUTO, key);
     ask_stats(link, &d, 1);
@@ -256,14 +164,14 @@ static void the_key_file_is_the_key(void **state)
     const kr_ucx_config other = echo_config(d.port, KR_UCX_AUTO);
     assert_int_equal(kr_ucx_connect(&other, &welcome, &link, &err), KR_E_AUTH);
     kill(d.pid, SIGTERM);
-    assert_int_equal(wait_end(&d, 1500), 0);
+    assert_int_equal(daemon_wait(&d, 1500), 0);
 
     char line[400];
     chmod(key_path, 0644);
-    d = start(options);
+    d = daemon_fork(options);
     read_line(d.err, line, sizeof line);
     assert_non_null(strstr(line, "chmod 600"));
-    assert_int_equal(wait_end(&d, 1500), 1);
+    assert_int_equal(daemon_wait(&d, 1500), 1);
     unlink(key_path);
 }
 
@@ -271,7 +179,7 @@ static void what_cannot_be_is_said_in_one_line(void **state)
 {
     (void)state;
     static const char *const first_options[] = {"--listen", "127.0.0.1:0", NULL};
-    daemon_process first = start_ready(first_options);
+    daemon_process first = daemon_start(first_options);
     char taken[32], line[400];
     const char *const rows[][4] = {
         {"--listen", taken, "1", "cannot listen at 127.0.0.1:"},
@@ -288,14 +196,14 @@ static void what_cannot_be_is_said_in_one_line(void **state)
     snprintf(taken, sizeof taken, "127.0.0.1:%u", first.port);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const char *const options[] = {rows[i][0], rows[i][1], NULL};
-        daemon_process d = start(options);
+        daemon_process d = daemon_fork(options);
         read_line(d.err, line, sizeof line);
         if (strstr(line, rows[i][3]) == NULL)
             fail_msg("%s %s: \"%s\"", rows[i][0], rows[i][1], line);
-        assert_int_equal(wait_end(&d, 3000), atoi(rows[i][2]));
+        assert_int_equal(daemon_wait(&d, 3000), atoi(rows[i][2]));
     }
     kill(first.pid, SIGTERM);
-    assert_int_equal(wait_end(&first, 1500), 0);
+    assert_int_equal(daemon_wait(&first, 1500), 0);
 }
 
 int main(void)
