@@ -220,6 +220,25 @@ static void row(kr_table *t, const char *name, double value, const char *unit)
 
 static const char *const resources[] = {"compute ranks", "memory devices", "links", "network of the experts"};
 
+/* Modelled power, where all devices state their energy. */
+static void fill_power(kr_table *t, const kr_sim_result *f)
+{
+    char name[64];
+    double sum = 0.0;
+
+    if (f->joules_per_token <= 0.0)
+        return;
+    for (int i = 0; i < KR_POWER_PARTS; i++)
+        sum += f->watts[i];
+    row(t, "energy of a token", f->joules_per_token, "J");
+    row(t, "power drawn", sum * 1e-3, "kW");
+    row(t, "throughput per W drawn", f->tokens_per_s / sum, "tokens/s/W");
+    for (int i = 0; i < KR_POWER_PARTS; i++) {
+        snprintf(name, sizeof name, "power: %s", kr_power_name((kr_power_part)i));
+        row(t, name, f->watts[i] * 1e-3, "kW");
+    }
+}
+
 static void fill(kr_table *t, const kr_scenario *s, const kr_study_result *r)
 {
     const kr_sim_result *f = &r->first;
@@ -230,6 +249,7 @@ static void fill(kr_table *t, const kr_scenario *s, const kr_study_result *r)
     row(t, "95 % confidence, half width", r->half_width, "tokens/s");
     row(t, "throughput per TDP", r->tokens_per_s_per_w, "tokens/s/W");
     row(t, "TDP", s->tdp_w / 1e3, "kW");
+    fill_power(t, f);
     row(t, "sessions in flight", r->sessions, "");
     row(t, "time between tokens, mean", f->tokens_per_s > 0 ? f->rows_mean / f->tokens_per_s * 1e3 : 0, "ms");
     row(t, "time between tokens, p50", (double)f->tbt_p50_ns * 1e-6, "ms");
@@ -298,13 +318,13 @@ static int print_json(const sim_options *o, const kr_scenario *s, const kr_trace
     kr_table_free(&t);
     snprintf(digest, sizeof digest, "%016llx", (unsigned long long)r->first.digest);
     snprintf(trace_digest, sizeof trace_digest, "%016llx", (unsigned long long)trace->digest);
-    root = json_pack("{s:s,s:s,s:s,s:s,s:s,s:I,s:I,s:f,s:f,s:f,s:f,s:b,s:s,s:o}", "model", s->model.name,
+    root = json_pack("{s:s,s:s,s:s,s:s,s:s,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:b,s:s,s:o}", "model", s->model.name,
                      "system", kr_system_names[o->system], "trace_format",
                      kr_trace_format_name(trace->format), "trace_digest", trace_digest, "run_digest", digest,
                      "sessions", (json_int_t)r->sessions, "seeds", (json_int_t)r->seeds, "tokens_per_s",
                      r->tokens_per_s, "tokens_per_s_per_w", r->tokens_per_s_per_w, "p99_ms", r->p99_s * 1e3,
-                     "tdp_w", s->tdp_w, "stationary", r->stationary == r->seeds, "bound", r->bound,
-                     "quantities", rows);
+                     "tdp_w", s->tdp_w, "joules_per_token", r->first.joules_per_token, "stationary",
+                     r->stationary == r->seeds, "bound", r->bound, "quantities", rows);
     return kr_cli_print_json(root);
 }
 

@@ -17,23 +17,35 @@
 /* How far a number can be trusted; reported beside every simulated millisecond. */
 typedef enum { KR_MEASURED, KR_INTERPOLATED, KR_EXTRAPOLATED, KR_MODELLED } kr_provenance;
 
-enum { KR_PROVENANCE_COUNT = 4, KR_DEVICE_CURVES_MAX = 128 };
+enum { KR_PROVENANCE_COUNT = 4, KR_DEVICE_CURVES_MAX = 128, KR_DEVICE_MATRICES_MAX = 4 };
 
 const char *kr_provenance_name(kr_provenance provenance);
 
 /* A formula fitted to measurements of one op: seconds = start + per_row * rows
- * + per_attended * attended tokens + per_context * context tokens, sums over the batch. Several
- * curves of one op in ascending domains make a table: between two measured numbers of rows lies the
- * line through them. */
+ * + per_attended * attended tokens + per_context * context tokens + per_expert * experts with a row
+ * + per_expert_row * (row, expert) pairs; sums over the batch. Several curves of one op in ascending
+ * domains make a table: between two measured numbers of rows lies the line through them. */
 typedef struct {
     kr_op_kind op;
     char model[48];  /* kr_model.name it was measured on; "" = any */
-    char method[16]; /* retrieval method it was measured with; "" = any */
+    char method[16]; /* retrieval method it was measured with; "" = any that has no curve of its own */
     uint32_t ranks;  /* all-to-all: ranks that took part; 0 for other ops */
-    double start_s, per_row_s, per_attended_s, per_context_s;
+    double start_s, per_row_s, per_attended_s, per_context_s, per_expert_s, per_expert_row_s;
     double rows_max, context_max; /* measured domain, context summed over the batch; 0 = no bound */
+    double compute_share;         /* all-to-all: part of its time that keeps the compute units busy */
     kr_provenance provenance;     /* inside the domain */
 } kr_device_curve;
+
+/* A formula fitted to matrix products of one type: seconds = start + max(FLOPs / flops, bytes / bytes_per_s),
+ * bytes being the matrix, rows in and, as BF16, rows out. */
+typedef struct {
+    kr_dtype math;
+    double start_s, flops, bytes_per_s;
+    double rows_max; /* measured domain */
+} kr_device_matrix;
+
+/* Measured times on grids of shapes, read on request beside a descriptor (device/tables.h). */
+typedef struct kr_device_tables kr_device_tables;
 
 /* A device as pricing sees it; every figure carries its source in the JSON file. */
 typedef struct {
@@ -45,10 +57,17 @@ typedef struct {
     double fixed_s;                             /* per op launch */
     double flops_efficiency, memory_efficiency; /* reachable share of peak, 0..1 */
     double tdp_w, idle_w;
+    /* Energy above idle: of a byte read or written, with its way to the units; of a FLOP; of a byte
+     * over the link. All 0 = not stated. */
+    double memory_j_per_byte, f32_j_per_flop, bf16_j_per_flop, fp8_j_per_flop, link_j_per_byte;
     double cores, clock_hz; /* 0 = not stated */
     bool can[KR_OP_KINDS];  /* ops the device supports */
     kr_device_curve curve[KR_DEVICE_CURVES_MAX];
     uint32_t curves;
+    kr_device_matrix matrix[KR_DEVICE_MATRICES_MAX];
+    uint32_t matrices;
+    double small_kernel_s;          /* of a kernel that only passes rows through; 0 = not stated */
+    const kr_device_tables *tables; /* or NULL; not owned */
 } kr_device_model;
 
 kr_status kr_device_model_load(const char *path, kr_device_model *device, kr_err *err);
@@ -63,23 +82,32 @@ typedef struct {
     const char *method; /* of the stages of a retrieval method; NULL for other ops */
     uint32_t ranks;     /* all-to-all: ranks taking part */
     kr_work work;
-    uint64_t rows, context_tokens, attended_tokens;
+    uint64_t rows, context_tokens, attended_tokens, experts, expert_rows;
+    const kr_op_kernels *kernels; /* or NULL: nothing is known but the work */
 } kr_device_job;
 
+/* How long an op takes, and how much of that rests on what; the parts sum to ns. */
 typedef struct {
     uint64_t ns;
-    kr_provenance provenance;
+    uint64_t by_ns[KR_PROVENANCE_COUNT];
 } kr_device_time;
 
-/* A curve for the op where there is one: the first whose domain holds the job, else the last, whose
- * time is then extrapolated; an all-to-all takes the curve of the smallest measured group that is not
- * smaller. Without a curve the roofline
- * fixed + max(FLOPs / reachable FLOP/s, bytes / reachable bytes/s), which is modelled. A type that
- * the device cannot multiply runs at the rate of the next wider one it can. Link ops are not
+/* The first of these that the device has: a measured table of the op (device/tables.h); a curve, the
+ * first whose domain holds the job, else the last, whose time is then extrapolated, and of an all-to-all
+ * that of the smallest measured group that is not smaller; its kernels, each matrix by table or fitted
+ * formula, each small one by its constant; the roofline
+ * fixed + max(FLOPs / reachable FLOP/s, bytes / reachable bytes/s), which is modelled. A type that the
+ * device cannot multiply runs at the rate of the next wider one it can. Link ops are not
  * priced here. */
 kr_device_time kr_device_op_time(const kr_device_model *device, const kr_device_job *job);
-/* Whether a curve, not the roofline, prices the op. */
-bool kr_device_has_curve(const kr_device_model *device, kr_op_kind op, const char *model);
+/* Whether a table or a curve, not kernels or the roofline, prices the op. */
+bool kr_device_measured(const kr_device_model *device, const kr_device_job *job);
+/* Part of an all-to-all's time in which it keeps the compute units busy, 0..1. */
+double kr_device_compute_share(const kr_device_model *device, const kr_device_job *job);
+
+/* Energy above idle of work on the device, by part. */
+double kr_device_math_j(const kr_device_model *device, kr_dtype math, const kr_work *work);
+double kr_device_memory_j(const kr_device_model *device, const kr_work *work);
 
 /* What a probe at start found about this CPU; all rates of one thread. */
 typedef struct {

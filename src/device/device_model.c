@@ -1,290 +1,14 @@
-/* Modelled devices: reading a descriptor (data/devices, data/schema/device.schema.json), and the
- * time of one op on it. */
+/* Modelled devices: the time and the energy of one op. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
-#include "base/json.h"
-#include "device/device.h"
-
-enum { WHERE_BYTES = 4200 };
-
-#define TRY(call)                            \
-    do {                                     \
-        const kr_status try_status = (call); \
-        if (try_status != KR_OK)             \
-            return try_status;               \
-    } while (0)
+#include "device/tables.h"
 
 const char *kr_provenance_name(kr_provenance provenance)
 {
     static const char *const names[] = {"measured", "interpolated", "extrapolated", "modelled"};
 
     return (unsigned)provenance < KR_PROVENANCE_COUNT ? names[provenance] : "?";
-}
-
-/* A nested object; absent ones have object NULL. */
-typedef struct {
-    kr_json json;
-    char where[WHERE_BYTES];
-} nested;
-
-static kr_status nested_open(nested *child, kr_json parent, const char *key, bool required, kr_err *err)
-{
-    json_t *object = json_object_get(parent.object, key);
-
-    snprintf(child->where, sizeof child->where, "%s %s", parent.where, key);
-    child->json = (kr_json){.object = object, .where = child->where};
-    if (object == NULL && !required)
-        return KR_OK;
-    if (!json_is_object(object))
-        return kr_fail(err, KR_E_FORMAT, "%s: must be an object", child->where);
-    return KR_OK;
-}
-
-/* {"value": number, "source": text}: a figure without a source is refused. */
-static kr_status read_figure(kr_json parent, const char *key, bool required, double max, double *out,
-                             kr_err *err)
-{
-    static const char *const keys[] = {"value", "source", NULL};
-    const char *source = NULL;
-    double value = 0.0;
-    nested figure;
-
-    TRY(nested_open(&figure, parent, key, required, err));
-    if (figure.json.object == NULL)
-        return KR_OK;
-    TRY(kr_json_only(figure.json, keys, err));
-    TRY(kr_json_real(figure.json, "value", true, 0.0, max, &value, err));
-    TRY(kr_json_string(figure.json, "source", true, &source, err));
-    if (source[0] == '\0')
-        return kr_fail(err, KR_E_FORMAT, "%s: the source is empty", figure.where);
-    *out = value;
-    return KR_OK;
-}
-
-static kr_status read_link(kr_json root, const char *key, double *bytes_per_s, double *latency_s, kr_err *err)
-{
-    static const char *const keys[] = {"bytes_per_s", "latency_s", NULL};
-    nested link;
-
-    TRY(nested_open(&link, root, key, false, err));
-    if (link.json.object == NULL)
-        return KR_OK;
-    TRY(kr_json_only(link.json, keys, err));
-    TRY(read_figure(link.json, "bytes_per_s", true, 1e18, bytes_per_s, err));
-    TRY(read_figure(link.json, "latency_s", true, 10.0, latency_s, err));
-    if (*bytes_per_s <= 0.0)
-        return kr_fail(err, KR_E_FORMAT, "%s: bytes_per_s must be above 0", link.where);
-    return KR_OK;
-}
-
-static kr_status read_rates(kr_json root, kr_device_model *d, kr_err *err)
-{
-    static const char *const flops_keys[] = {"f32", "bf16", "fp8", NULL};
-    static const char *const memory_keys[] = {"bytes", "bytes_per_s", "efficiency", NULL};
-    nested flops, memory;
-
-    TRY(nested_open(&flops, root, "flops", true, err));
-    TRY(kr_json_only(flops.json, flops_keys, err));
-    TRY(read_figure(flops.json, "f32", false, 1e21, &d->flops_f32, err));
-    TRY(read_figure(flops.json, "bf16", false, 1e21, &d->flops_bf16, err));
-    TRY(read_figure(flops.json, "fp8", false, 1e21, &d->flops_fp8, err));
-    if (d->flops_f32 <= 0.0 && d->flops_bf16 <= 0.0)
-        return kr_fail(err, KR_E_FORMAT, "%s: needs f32 or bf16 above 0", flops.where);
-    TRY(nested_open(&memory, root, "memory", true, err));
-    TRY(kr_json_only(memory.json, memory_keys, err));
-    TRY(read_figure(memory.json, "bytes", true, 1e18, &d->memory_bytes, err));
-    TRY(read_figure(memory.json, "bytes_per_s", true, 1e18, &d->memory_bytes_per_s, err));
-    TRY(read_figure(memory.json, "efficiency", false, 1.0, &d->memory_efficiency, err));
-    if (d->memory_bytes_per_s <= 0.0 || d->memory_efficiency <= 0.0)
-        return kr_fail(err, KR_E_FORMAT, "%s: bytes_per_s and efficiency must be above 0", memory.where);
-    TRY(read_link(root, "link", &d->link_bytes_per_s, &d->link_latency_s, err));
-    return read_link(root, "peers", &d->peer_bytes_per_s, &d->peer_latency_s, err);
-}
-
-static bool op_of_name(const char *name, kr_op_kind *op)
-{
-    for (unsigned k = 0; k < KR_OP_KINDS; k++) {
-        if (strcmp(name, kr_op_name((kr_op_kind)k)) == 0) {
-            *op = (kr_op_kind)k;
-            return true;
-        }
-    }
-    return false;
-}
-
-static kr_status read_can(kr_json root, kr_device_model *d, kr_err *err)
-{
-    const json_t *list = json_object_get(root.object, "can");
-
-    for (unsigned k = 0; k < KR_OP_KINDS; k++)
-        d->can[k] = list == NULL;
-    if (list == NULL)
-        return KR_OK;
-    if (!json_is_array(list))
-        return kr_fail(err, KR_E_FORMAT, "%s: can must be a list of op names", root.where);
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const char *name = json_string_value(json_array_get(list, i));
-        kr_op_kind op;
-
-        if (name == NULL || !op_of_name(name, &op))
-            return kr_fail(err, KR_E_FORMAT, "%s: can[%zu] is not an op name", root.where, i);
-        d->can[op] = true;
-    }
-    return KR_OK;
-}
-
-static kr_status read_provenance(kr_json j, kr_provenance *out, kr_err *err)
-{
-    const char *text = NULL;
-
-    TRY(kr_json_string(j, "provenance", true, &text, err));
-    for (unsigned p = 0; p < KR_PROVENANCE_COUNT; p++) {
-        if (strcmp(text, kr_provenance_name((kr_provenance)p)) == 0) {
-            *out = (kr_provenance)p;
-            return KR_OK;
-        }
-    }
-    return kr_fail(err, KR_E_FORMAT, "%s: provenance \"%s\" is unknown", j.where, text);
-}
-
-static kr_status read_curve(kr_json j, kr_device_curve *out, kr_err *err)
-{
-    static const char *const keys[] = {
-        "op",         "model",           "method",         "kernel",   "ranks",       "t0_us",
-        "per_row_us", "per_attended_ps", "per_context_ps", "rows_max", "context_max", "median_error",
-        "p90_error",  "provenance",      "source",         NULL,
-    };
-    kr_device_curve c = {0};
-    const char *text = NULL, *model = "", *method = "";
-
-    TRY(kr_json_only(j, keys, err));
-    TRY(kr_json_string(j, "source", true, &text, err));
-    TRY(kr_json_string(j, "kernel", false, &text, err));
-    TRY(kr_json_string(j, "op", true, &text, err));
-    if (!op_of_name(text, &c.op))
-        return kr_fail(err, KR_E_FORMAT, "%s: op \"%s\" is unknown", j.where, text);
-    TRY(kr_json_string(j, "model", false, &model, err));
-    if (strlen(model) >= sizeof c.model)
-        return kr_fail(err, KR_E_FORMAT, "%s: model is longer than %zu bytes", j.where, sizeof c.model - 1);
-    memcpy(c.model, model, strlen(model));
-    TRY(kr_json_string(j, "method", false, &method, err));
-    if (strlen(method) >= sizeof c.method)
-        return kr_fail(err, KR_E_FORMAT, "%s: method is longer than %zu bytes", j.where, sizeof c.method - 1);
-    memcpy(c.method, method, strlen(method));
-    TRY(kr_json_u32(j, "ranks", false, 1, 1u << 20, &c.ranks, err));
-    TRY(kr_json_real(j, "t0_us", true, -1e9, 1e9, &c.start_s, err));
-    TRY(kr_json_real(j, "per_row_us", false, 0.0, 1e9, &c.per_row_s, err));
-    TRY(kr_json_real(j, "per_attended_ps", false, 0.0, 1e12, &c.per_attended_s, err));
-    TRY(kr_json_real(j, "per_context_ps", false, 0.0, 1e12, &c.per_context_s, err));
-    TRY(kr_json_real(j, "rows_max", false, 0.0, 1e12, &c.rows_max, err));
-    TRY(kr_json_real(j, "context_max", false, 0.0, 1e15, &c.context_max, err));
-    TRY(read_provenance(j, &c.provenance, err));
-    c.start_s *= 1e-6;
-    c.per_row_s *= 1e-6;
-    c.per_attended_s *= 1e-12;
-    c.per_context_s *= 1e-12;
-    *out = c;
-    return KR_OK;
-}
-
-static kr_status read_curves(kr_json root, kr_device_model *d, kr_err *err)
-{
-    const json_t *list = json_object_get(root.object, "curves");
-    char where[WHERE_BYTES];
-
-    if (list == NULL)
-        return KR_OK;
-    if (!json_is_array(list) || json_array_size(list) > KR_DEVICE_CURVES_MAX)
-        return kr_fail(err, KR_E_FORMAT, "%s: curves must be a list of at most %d", root.where,
-                       KR_DEVICE_CURVES_MAX);
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *item = json_array_get(list, i);
-
-        snprintf(where, sizeof where, "%s curves[%zu]", root.where, i);
-        if (!json_is_object(item))
-            return kr_fail(err, KR_E_FORMAT, "%s: must be an object", where);
-        TRY(read_curve((kr_json){.object = item, .where = where}, &d->curve[d->curves], err));
-        d->curves++;
-    }
-    return KR_OK;
-}
-
-/* Areas are for the device designer's own reader; here they are only checked. */
-static kr_status read_power_cores_area(kr_json root, kr_device_model *d, kr_err *err)
-{
-    static const char *const power_keys[] = {"tdp_w", "idle_w", NULL};
-    static const char *const core_keys[] = {"count", "clock_hz", NULL};
-    static const char *const area_keys[] = {"core", "cache", "link", "memory_phy", NULL};
-    nested power, cores, area;
-    double mm2 = 0.0;
-
-    TRY(nested_open(&power, root, "power", true, err));
-    TRY(kr_json_only(power.json, power_keys, err));
-    TRY(read_figure(power.json, "tdp_w", true, 1e6, &d->tdp_w, err));
-    TRY(read_figure(power.json, "idle_w", false, 1e6, &d->idle_w, err));
-    TRY(nested_open(&cores, root, "cores", false, err));
-    if (cores.json.object != NULL) {
-        TRY(kr_json_only(cores.json, core_keys, err));
-        TRY(read_figure(cores.json, "count", true, 1e6, &d->cores, err));
-        TRY(read_figure(cores.json, "clock_hz", true, 1e12, &d->clock_hz, err));
-    }
-    TRY(nested_open(&area, root, "area", false, err));
-    if (area.json.object == NULL)
-        return KR_OK;
-    TRY(kr_json_only(area.json, area_keys, err));
-    for (size_t i = 0; area_keys[i] != NULL; i++)
-        TRY(read_figure(area.json, area_keys[i], false, 1e6, &mm2, err));
-    return KR_OK;
-}
-
-static kr_status read_device(kr_json root, kr_device_model *d, kr_err *err)
-{
-    static const char *const keys[] = {"karat_device", "name", "source", "flops",   "flops_efficiency",
-                                       "memory",       "link", "peers",  "fixed_s", "power",
-                                       "cores",        "area", "can",    "curves",  NULL};
-    const char *name = NULL, *source = NULL;
-    uint32_t version = 0;
-
-    TRY(kr_json_only(root, keys, err));
-    TRY(kr_json_u32(root, "karat_device", true, 1, 1, &version, err));
-    TRY(kr_json_string(root, "source", true, &source, err));
-    TRY(kr_json_string(root, "name", true, &name, err));
-    if (name[0] == '\0' || strlen(name) >= sizeof d->name)
-        return kr_fail(err, KR_E_FORMAT, "%s: name must have 1 to %zu bytes", root.where, sizeof d->name - 1);
-    memcpy(d->name, name, strlen(name) + 1);
-    TRY(read_rates(root, d, err));
-    TRY(read_figure(root, "flops_efficiency", false, 1.0, &d->flops_efficiency, err));
-    if (d->flops_efficiency <= 0.0)
-        return kr_fail(err, KR_E_FORMAT, "%s: flops_efficiency must be above 0", root.where);
-    TRY(read_figure(root, "fixed_s", false, 10.0, &d->fixed_s, err));
-    TRY(read_power_cores_area(root, d, err));
-    TRY(read_can(root, d, err));
-    return read_curves(root, d, err);
-}
-
-kr_status kr_device_model_read(kr_json json, kr_device_model *device, kr_err *err)
-{
-    kr_device_model read = {.flops_efficiency = 1.0, .memory_efficiency = 1.0};
-
-    if (!json_is_object(json.object))
-        return kr_fail(err, KR_E_FORMAT, "%s: must be a JSON object", json.where);
-    TRY(read_device(json, &read, err));
-    *device = read;
-    return KR_OK;
-}
-
-kr_status kr_device_model_load(const char *path, kr_device_model *device, kr_err *err)
-{
-    json_t *root = NULL;
-    kr_status status = kr_json_load(path, &root, err);
-
-    if (status != KR_OK)
-        return status;
-    status = kr_device_model_read((kr_json){.object = root, .where = path}, device, err);
-    json_decref(root);
-    return status;
 }
 
 /* FLOP/s for a type, falling back to the next wider one. */
@@ -300,7 +24,7 @@ static double flops_of(const kr_device_model *d, kr_dtype math)
 static bool is_of(const kr_device_curve *c, const kr_device_job *job)
 {
     return c->op == job->op && (c->model[0] == '\0' || strcmp(c->model, job->model) == 0) &&
-           (c->method[0] == '\0' || job->method == NULL || strcmp(c->method, job->method) == 0);
+           (c->method[0] == '\0' || (job->method != NULL && strcmp(c->method, job->method) == 0));
 }
 
 static bool holds(const kr_device_curve *c, const kr_device_job *job)
@@ -313,11 +37,14 @@ static bool holds(const kr_device_curve *c, const kr_device_job *job)
 static const kr_device_curve *find_curve(const kr_device_model *d, const kr_device_job *job)
 {
     const kr_device_curve *best = NULL;
+    bool own = false;
 
+    for (uint32_t i = 0; i < d->curves; i++)
+        own |= is_of(&d->curve[i], job) && d->curve[i].method[0] != '\0';
     for (uint32_t i = 0; i < d->curves; i++) {
         const kr_device_curve *c = &d->curve[i];
 
-        if (!is_of(c, job))
+        if (!is_of(c, job) || (own && c->method[0] == '\0'))
             continue;
         if (c->ranks == 0) {
             best = c;
@@ -333,33 +60,119 @@ static const kr_device_curve *find_curve(const kr_device_model *d, const kr_devi
     return best;
 }
 
-bool kr_device_has_curve(const kr_device_model *device, kr_op_kind op, const char *model)
+static const kr_device_matrix *find_matrix(const kr_device_model *d, kr_dtype math)
 {
-    return find_curve(device, &(kr_device_job){.op = op, .model = model}) != NULL;
+    for (uint32_t i = 0; i < d->matrices; i++)
+        if (d->matrix[i].math == math)
+            return &d->matrix[i];
+    return NULL;
 }
 
-static kr_device_time to_ns(double seconds, kr_provenance provenance)
+static void add(kr_device_time *time, double seconds, kr_provenance provenance)
 {
     /* 2^62 ns is 146 years: a time beyond it means a broken descriptor and stays comparable. */
-    const double ns = fmin(seconds * 1e9, 0x1p62);
+    const uint64_t ns = (uint64_t)(fmin(seconds * 1e9, 0x1p62) + 0.5);
 
-    return (kr_device_time){.ns = (uint64_t)(ns + 0.5), .provenance = provenance};
+    time->ns += ns;
+    time->by_ns[provenance] += ns;
+}
+
+static void add_curve(const kr_device_curve *c, const kr_device_job *job, kr_device_time *time)
+{
+    const double seconds = c->start_s + c->per_row_s * (double)job->rows +
+                           c->per_attended_s * (double)job->attended_tokens +
+                           c->per_context_s * (double)job->context_tokens +
+                           c->per_expert_s * (double)job->experts +
+                           c->per_expert_row_s * (double)job->expert_rows;
+
+    add(time, fmax(seconds, 0.0), holds(c, job) ? c->provenance : KR_EXTRAPOLATED);
+}
+
+/* Bytes of a product as a kernel streams them: the matrix, rows in, BF16 rows out. */
+static double matrix_bytes(const kr_matrix *m, double rows)
+{
+    const double element = kr_dtype_bytes(m->math);
+
+    return m->count * (element * m->in * m->out + rows * (element * m->in + 2.0 * m->out));
+}
+
+static void add_matrix(const kr_device_model *d, const kr_device_job *job, const kr_matrix *m,
+                       kr_device_time *time)
+{
+    const kr_device_matrix *fit = find_matrix(d, m->math);
+    const double rows = (double)job->rows, flops = 2.0 * m->count * m->in * m->out * rows;
+
+    if (kr_device_tables_add(d->tables, job, m, time))
+        return;
+    add(time, fit->start_s + fmax(flops / fit->flops, matrix_bytes(m, rows) / fit->bytes_per_s),
+        rows > fit->rows_max ? KR_EXTRAPOLATED : KR_INTERPOLATED);
+}
+
+/* Whether each kernel of the op has a time; an op of its own unit is no chain of kernels. */
+static bool has_kernels(const kr_device_model *d, const kr_device_job *job)
+{
+    const kr_op_kernels *k = job->kernels;
+
+    if (k == NULL || k->matrices + k->small == 0 || k->unit.count != 0 || d->small_kernel_s <= 0.0)
+        return false;
+    for (uint32_t i = 0; i < k->matrices; i++)
+        if (find_matrix(d, k->matrix[i].math) == NULL)
+            return false;
+    return true;
+}
+
+static double roofline(const kr_device_model *d, const kr_device_job *job)
+{
+    const double compute = (double)job->work.flops / (flops_of(d, job->math) * d->flops_efficiency);
+    const double memory = (double)(job->work.read_bytes + job->work.write_bytes) /
+                          (d->memory_bytes_per_s * d->memory_efficiency);
+
+    return d->fixed_s + fmax(compute, memory);
 }
 
 kr_device_time kr_device_op_time(const kr_device_model *d, const kr_device_job *job)
 {
     const kr_device_curve *c = find_curve(d, job);
-    double compute, memory;
+    kr_device_time time = {0};
 
+    if (kr_device_tables_add(d->tables, job, NULL, &time))
+        return time;
     if (c != NULL) {
-        const double seconds = c->start_s + c->per_row_s * (double)job->rows +
-                               c->per_attended_s * (double)job->attended_tokens +
-                               c->per_context_s * (double)job->context_tokens;
-
-        return to_ns(fmax(seconds, 0.0), holds(c, job) ? c->provenance : KR_EXTRAPOLATED);
+        add_curve(c, job, &time);
+    } else if (has_kernels(d, job)) {
+        for (uint32_t i = 0; i < job->kernels->matrices; i++)
+            add_matrix(d, job, &job->kernels->matrix[i], &time);
+        add(&time, job->kernels->small * d->small_kernel_s, KR_MODELLED);
+    } else {
+        add(&time, roofline(d, job), KR_MODELLED);
     }
-    compute = (double)job->work.flops / (flops_of(d, job->math) * d->flops_efficiency);
-    memory = (double)(job->work.read_bytes + job->work.write_bytes) /
-             (d->memory_bytes_per_s * d->memory_efficiency);
-    return to_ns(d->fixed_s + fmax(compute, memory), KR_MODELLED);
+    return time;
+}
+
+bool kr_device_measured(const kr_device_model *d, const kr_device_job *job)
+{
+    kr_device_time ignored = {0};
+
+    return find_curve(d, job) != NULL || kr_device_tables_add(d->tables, job, NULL, &ignored);
+}
+
+double kr_device_compute_share(const kr_device_model *d, const kr_device_job *job)
+{
+    const kr_device_curve *c = find_curve(d, job);
+
+    return c != NULL ? c->compute_share : 0.0;
+}
+
+double kr_device_math_j(const kr_device_model *d, kr_dtype math, const kr_work *work)
+{
+    const double each = (math == KR_E4M3 || math == KR_I8) && d->fp8_j_per_flop > 0.0 ? d->fp8_j_per_flop
+                        : math != KR_F32 && d->bf16_j_per_flop > 0.0                  ? d->bf16_j_per_flop
+                                                                                      : d->f32_j_per_flop;
+
+    return each * (double)work->flops;
+}
+
+double kr_device_memory_j(const kr_device_model *d, const kr_work *work)
+{
+    return d->memory_j_per_byte * ((double)work->read_bytes + (double)work->write_bytes);
 }

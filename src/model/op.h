@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/num.h"
+
 /* What an op occupies while it runs. One instance of each class per rank or device. */
 typedef enum {
     KR_ON_COMPUTE, /* compute rank: weights */
@@ -89,6 +91,25 @@ static inline kr_work kr_work_scale(kr_work a, uint64_t n)
 {
     return (kr_work){a.flops * n, a.read_bytes * n, a.write_bytes * n, a.move_bytes * n};
 }
+
+/* count products, side by side, of rows with a stored matrix of in x out elements of type math. */
+typedef struct {
+    uint32_t in, out, count;
+    kr_dtype math;
+} kr_matrix;
+
+enum { KR_OP_MATRICES_MAX = 4 };
+
+/* An op as the kernels that an accelerator launches one after another: matrix products, and small
+ * ones that only pass rows through (norms, rotary, quantisation, activation). Grouped and attention
+ * kernels are one of their own and say their shape in unit: of one expert, count of them held by the
+ * accelerator; of a key and a value row, count query heads; one head's, count heads; a hidden row and the
+ * experts it goes to. */
+typedef struct {
+    kr_matrix matrix[KR_OP_MATRICES_MAX];
+    uint8_t matrices, small;
+    kr_matrix unit;
+} kr_op_kernels;
 
 /* Where the stages that read KV or index run (docs/architecture.md). */
 typedef enum {

@@ -236,7 +236,7 @@ static kr_status connect_parts(kr_scenario *s, const kr_scenario_options *o, kr_
                            "plan: %s holds %.1f GB, the weights of a rank take %.1f GB", s->memory.name,
                            s->memory.memory_bytes / 1e9, (double)s->bytes.weight_bytes / 1e9);
         s->memory.memory_bytes -= (double)s->bytes.weight_bytes;
-        s->compute.tdp_w = 0.0; /* the memory's watts are of both */
+        s->compute.tdp_w = s->compute.idle_w = 0.0; /* the memory's watts are of both */
     }
     if (remote && o->spread > 1) {
         if (check_spread(s, o->spread, err) != KR_OK)

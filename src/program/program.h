@@ -85,6 +85,11 @@ kr_status kr_program_build(kr_program *program, kr_arena *arena, const kr_model 
 
 kr_work kr_op_work(const kr_program *program, const kr_op *op, const kr_load *load);
 
+/* The kernels of an op of one accelerator, and the type in which it multiplies: that of its weights or
+ * of the keys it reads. layer is below the model's layers. */
+kr_op_kernels kr_program_kernels(const kr_program *program, kr_op_kind kind, uint32_t layer);
+kr_dtype kr_program_math(const kr_program *program, kr_op_kind kind, uint32_t layer);
+
 /* Load of one query row with context tokens (own included) under a layer's plan. */
 kr_load kr_row_load(const kr_method_plan *plan, uint64_t context_tokens);
 

@@ -23,46 +23,14 @@ static kr_status class_of(kr_pricer *p, const kr_method_plan *plan, uint32_t *cl
     return KR_OK;
 }
 
-static kr_dtype type_of_bytes(double bytes) { return bytes > 3.0 ? KR_F32 : bytes > 1.5 ? KR_BF16 : KR_E4M3; }
-
-/* The type in which an op multiplies: that of its weights or of the keys it reads. */
-static kr_dtype math_of(const kr_program *program, kr_op_kind kind, uint32_t layer)
-{
-    const kr_model *m = program->model;
-    const double wide = m->weight_bytes_wide > 0.0 ? m->weight_bytes_wide : m->weight_bytes_dense;
-
-    switch (kind) {
-    case KR_OP_EXPERTS:
-        return type_of_bytes(m->weight_bytes_experts);
-    case KR_OP_EMBED:
-    case KR_OP_ROUTER:
-    case KR_OP_HEAD:
-    case KR_OP_SAMPLE:
-        return type_of_bytes(wide);
-    case KR_OP_SCORE:
-        return program->plan[layer].separate_index_query ? m->index_dtype : m->kv_dtype;
-    case KR_OP_SELECT:
-    case KR_OP_APPEND:
-    case KR_OP_GATHER:
-    case KR_OP_ATTEND:
-        return m->kv_dtype;
-    default:
-        return type_of_bytes(m->weight_bytes_dense);
-    }
-}
-
-/* Whether rows alone decide: no work by tokens, no curve with other terms. */
+/* Whether rows alone decide: no work by tokens. Stages may have curves with other terms. */
 static bool is_by_rows(const kr_pricer *p, const kr_op *op)
 {
     static const kr_work none;
     const kr_cost_terms *t = &p->program->cost[op->cost];
-    const kr_device_model *device[] = {p->hardware->compute, p->hardware->memory};
-    bool curve = false;
 
-    for (int i = 0; i < 2; i++)
-        if (device[i] != NULL)
-            curve |= kr_device_has_curve(device[i], (kr_op_kind)op->kind, p->program->model->name);
-    return !curve && memcmp(&t->per_context_token, &none, sizeof none) == 0 &&
+    return (op->kind < KR_OP_APPEND || op->kind > KR_OP_ATTEND) &&
+           memcmp(&t->per_context_token, &none, sizeof none) == 0 &&
            memcmp(&t->per_unit, &none, sizeof none) == 0 &&
            memcmp(&t->per_attended_token, &none, sizeof none) == 0;
 }
@@ -94,11 +62,13 @@ static kr_status list_prices(kr_pricer *pricer, kr_err *err)
                                 p.price[k].load_class != class || p.price[k].method != method))
             k++;
         if (k == p.prices)
-            p.price[p.prices++] = (kr_price){.op = *op,
-                                             .load_class = class,
-                                             .method = method,
-                                             .by_rows = is_by_rows(&p, op),
-                                             .math = math_of(program, (kr_op_kind)op->kind, layer)};
+            p.price[p.prices++] = (kr_price){
+                .op = *op,
+                .load_class = class,
+                .method = method,
+                .by_rows = is_by_rows(&p, op),
+                .math = kr_program_math(program, (kr_op_kind)op->kind, layer),
+                .kernels = kr_program_kernels(program, (kr_op_kind)op->kind, layer)};
         p.price[k].uses += op->micro_batch == 0;
         p.price_of[i] = k;
     }
@@ -185,9 +155,7 @@ static uint64_t rows_of_group(const kr_pricer *p, uint64_t rows_of_all)
     return rows < rows_of_all ? rows : rows_of_all;
 }
 
-/* Routed experts of the most loaded accelerator: its share of the (token, expert) pairs of its
- * group, and the expected number of its experts that any token chose. */
-static void add_experts(const kr_pricer *p, uint64_t rows_of_all, kr_load *load)
+void kr_pricer_experts(const kr_pricer *p, uint64_t rows_of_all, kr_load *load)
 {
     const kr_moe *moe = &p->program->model->moe;
     const uint32_t ep = p->program->parallel.ep;
@@ -223,26 +191,109 @@ static kr_device_job job_of(const kr_pricer *p, const kr_price *price, const kr_
         .rows = load->rows,
         .context_tokens = load->context_tokens,
         .attended_tokens = load->attended_tokens,
+        .experts = load->experts,
+        .expert_rows = load->expert_rows,
+        .kernels = &price->kernels,
     };
 }
 
 static uint64_t seconds_to_ns(double seconds) { return (uint64_t)(seconds * 1e9 + 0.5); }
 
-static kr_device_time on_rank(const kr_pricer *p, const kr_price *price, kr_load load, uint64_t rows_of_all)
+/* What a micro-batch has over all ranks, and the places that have most of it. */
+typedef struct {
+    uint32_t micro_batch;
+    uint64_t rows_of_all, rows_largest; /* largest of the ranks */
+    uint32_t largest_rank, largest_device;
+} batch_rows;
+
+static bool is_expert_message(const kr_price *price)
+{
+    return price->op.kind == KR_OP_DISPATCH || price->op.kind == KR_OP_COMBINE;
+}
+
+static void add_modelled(kr_device_time *t, uint64_t ns)
+{
+    t->ns += ns;
+    t->by_ns[KR_MODELLED] += ns;
+}
+
+/* Of an expert-parallel exchange, the part between accelerators of one node goes over its own fabric, at
+ * the same time as the rest goes over the network. A rank's own experts cost as much as its neighbours'. */
+static double exchange_s(const kr_pricer *p, double bytes)
+{
+    const kr_device_model *c = p->hardware->compute;
+    const uint32_t ep = p->program->parallel.ep, node = p->hardware->ranks_per_node;
+    const double inside = c->peer_bytes_per_s <= 0.0 || node < 2 ? 0.0 : node < ep ? (double)node / ep : 1.0;
+    const double within = inside > 0.0 ? bytes * inside / c->peer_bytes_per_s : 0.0;
+    const double between = bytes * (1.0 - inside) / c->link_bytes_per_s;
+
+    return (between > within ? between : within) + 2 * c->link_latency_s;
+}
+
+/* An all-to-all among the ranks of a group, and how much of it keeps their compute units busy. */
+static kr_device_time all_to_all(const kr_pricer *p, const kr_price *price, uint64_t rank_rows, double *share)
+{
+    const kr_device_model *compute = p->hardware->compute;
+    const kr_op_kind kind = (kr_op_kind)price->op.kind;
+    const kr_load load = {.rows = rank_rows};
+    kr_device_job job = job_of(p, price, &load);
+    kr_device_time t = {0};
+    double seconds;
+
+    *share = 0.0;
+    job.ranks = kind == KR_OP_REDUCE ? p->program->parallel.tp : p->program->parallel.ep;
+    if (rank_rows == 0)
+        return t;
+    if (!p->hardware->all_to_all_by_bytes && kr_device_measured(compute, &job)) {
+        *share = kr_device_compute_share(compute, &job);
+        return kr_device_op_time(compute, &job);
+    }
+    seconds = exchange_s(p, (double)job.work.move_bytes);
+    if (kind == KR_OP_REDUCE && compute->peer_bytes_per_s > 0.0)
+        seconds = (double)job.work.move_bytes / compute->peer_bytes_per_s + 2 * compute->peer_latency_s;
+    add_modelled(&t, seconds_to_ns(seconds));
+    return t;
+}
+
+/* The part of an all-to-all in which a rank sends or receives with its compute units, or the rest. */
+static kr_device_time part_of(kr_device_time t, double share)
+{
+    kr_device_time part = {0};
+
+    for (int i = 0; i < KR_PROVENANCE_COUNT; i++) {
+        part.by_ns[i] = (uint64_t)((double)t.by_ns[i] * share + 0.5);
+        part.ns += part.by_ns[i];
+    }
+    return part;
+}
+
+static kr_device_time on_rank(const kr_pricer *p, const kr_price *price, kr_load load,
+                              const batch_rows *batch)
 {
     kr_device_job job;
-    kr_device_time t;
+    kr_device_time t = {0};
 
     if (price->op.kind == KR_OP_EXPERTS)
-        add_experts(p, rows_of_all, &load);
+        kr_pricer_experts(p, batch->rows_of_all, &load);
     /* A rank without rows still runs the experts that others send it tokens for. */
     if (load.rows == 0 && load.expert_rows == 0)
-        return (kr_device_time){.provenance = KR_MODELLED};
+        return t;
     job = job_of(p, price, &load);
     t = kr_device_op_time(p->hardware->compute, &job);
     if (p->hardware->host_bytes > 0.0 && price->op.kind == KR_OP_ATTEND)
-        t.ns += seconds_to_ns((double)job.work.read_bytes * p->hardware->host_miss_share /
-                              p->hardware->host_bytes_per_s);
+        add_modelled(&t, seconds_to_ns((double)job.work.read_bytes * p->hardware->host_miss_share /
+                                       p->hardware->host_bytes_per_s));
+    if (price->op.kind == KR_OP_EXPERTS)
+        for (uint32_t k = 0; k < p->prices; k++)
+            if (is_expert_message(&p->price[k])) {
+                double share;
+                const kr_device_time whole = all_to_all(p, &p->price[k], batch->rows_largest, &share);
+                const kr_device_time busy = part_of(whole, share);
+
+                t.ns += busy.ns;
+                for (int i = 0; i < KR_PROVENANCE_COUNT; i++)
+                    t.by_ns[i] += busy.by_ns[i];
+            }
     return t;
 }
 
@@ -251,7 +302,7 @@ static kr_device_time on_device(const kr_pricer *p, const kr_price *price, const
 {
     const kr_device_model *memory = p->hardware->memory;
     const kr_device_job job = job_of(p, price, load);
-    kr_device_time t = {.provenance = KR_MODELLED};
+    kr_device_time t = {0};
 
     if (load->rows == 0)
         return t;
@@ -259,8 +310,8 @@ static kr_device_time on_device(const kr_pricer *p, const kr_price *price, const
     if (memory->can[price->op.kind])
         return kr_device_op_time(memory, &job);
     t = kr_device_op_time(p->hardware->compute, &job);
-    t.ns += seconds_to_ns((double)job.work.read_bytes / memory->link_bytes_per_s +
-                          2 * memory->link_latency_s);
+    add_modelled(&t, seconds_to_ns((double)job.work.read_bytes / memory->link_bytes_per_s +
+                                   2 * memory->link_latency_s));
     return t;
 }
 
@@ -280,44 +331,14 @@ static uint64_t on_link(const kr_pricer *p, const kr_price *price, const kr_load
     return load->rows == 0 ? 0 : seconds_to_ns(device_s > rank_s ? device_s : rank_s);
 }
 
-/* Of an expert-parallel exchange, the part between accelerators of one node goes over its own fabric, at
- * the same time as the rest goes over the network. A rank's own experts cost as much as its neighbours'. */
-static double exchange_s(const kr_pricer *p, double bytes)
-{
-    const kr_device_model *c = p->hardware->compute;
-    const uint32_t ep = p->program->parallel.ep, node = p->hardware->ranks_per_node;
-    const double inside = c->peer_bytes_per_s <= 0.0 || node < 2 ? 0.0 : node < ep ? (double)node / ep : 1.0;
-    const double within = inside > 0.0 ? bytes * inside / c->peer_bytes_per_s : 0.0;
-    const double between = bytes * (1.0 - inside) / c->link_bytes_per_s;
-
-    return (between > within ? between : within) + 2 * c->link_latency_s;
-}
-
+/* What the network is taken for: without the part that the ranks are busy with themselves. */
 static kr_device_time on_network(const kr_pricer *p, const kr_price *price, uint64_t rank_rows)
 {
-    const kr_device_model *compute = p->hardware->compute;
-    const kr_op_kind kind = (kr_op_kind)price->op.kind;
-    const kr_load load = {.rows = rank_rows};
-    kr_device_job job = job_of(p, price, &load);
-    double seconds;
+    double share;
+    const kr_device_time whole = all_to_all(p, price, rank_rows, &share);
 
-    job.ranks = p->program->parallel.ep;
-    if (rank_rows == 0)
-        return (kr_device_time){.provenance = KR_MODELLED};
-    if (!p->hardware->all_to_all_by_bytes && kr_device_has_curve(compute, kind, job.model))
-        return kr_device_op_time(compute, &job);
-    seconds = exchange_s(p, (double)job.work.move_bytes);
-    if (kind == KR_OP_REDUCE && compute->peer_bytes_per_s > 0.0)
-        seconds = (double)job.work.move_bytes / compute->peer_bytes_per_s + 2 * compute->peer_latency_s;
-    return (kr_device_time){.ns = seconds_to_ns(seconds), .provenance = KR_MODELLED};
+    return share > 0.0 ? part_of(whole, 1.0 - share) : whole;
 }
-
-/* What a micro-batch has over all ranks, and the places that have most of it. */
-typedef struct {
-    uint32_t micro_batch;
-    uint64_t rows_of_all, rows_largest; /* largest of the ranks */
-    uint32_t largest_rank, largest_device;
-} batch_rows;
 
 /* Fills one price on all ranks or devices and returns the slowest. */
 static kr_device_time fill_places(const kr_pricer *p, uint32_t k, const kr_place_load *place,
@@ -328,20 +349,20 @@ static kr_device_time fill_places(const kr_pricer *p, uint32_t k, const kr_place
     const kr_resource on = (kr_resource)price->op.resource;
     const uint32_t places = on == KR_ON_COMPUTE ? p->ranks : p->devices;
     uint64_t *table = on == KR_ON_COMPUTE ? times->compute : on == KR_ON_DEVICE ? times->device : times->link;
-    kr_device_time slowest = {.provenance = KR_MODELLED};
+    kr_device_time slowest = {0};
     const uint32_t largest = on == KR_ON_COMPUTE ? batch->largest_rank : batch->largest_device;
     const bool one = !expanded && price->by_rows;
 
     for (uint32_t i = one ? largest : 0; i < (one ? largest + 1 : places); i++) {
         const kr_load *load = &place[(size_t)i * batches + micro_batch].load[price->load_class];
-        kr_device_time t = {.provenance = KR_MODELLED};
+        kr_device_time t = {0};
 
         if (on == KR_ON_COMPUTE)
-            t = on_rank(p, price, *load, batch->rows_of_all);
+            t = on_rank(p, price, *load, batch);
         else if (on == KR_ON_DEVICE)
             t = on_device(p, price, load);
         else
-            t.ns = on_link(p, price, load, batch->rows_largest);
+            add_modelled(&t, on_link(p, price, load, batch->rows_largest));
         if (t.ns > slowest.ns)
             slowest = t;
         if (expanded)
@@ -403,7 +424,8 @@ void kr_pricer_fill(const kr_pricer *p, const kr_place_load *rank, const kr_plac
             } else {
                 t = fill_places(p, k, on == KR_ON_COMPUTE ? rank : device, &batch, expanded, times);
             }
-            provenance_ns[t.provenance] += t.ns * p->price[k].uses;
+            for (int i = 0; i < KR_PROVENANCE_COUNT; i++)
+                provenance_ns[i] += t.by_ns[i] * p->price[k].uses;
         }
     }
 }

@@ -23,6 +23,7 @@ typedef struct {
     const char *method; /* of a stage: whose curve prices it; NULL for other ops */
     uint32_t uses;      /* ops a micro-batch has with it */
     kr_dtype math;
+    kr_op_kernels kernels;
     bool by_rows; /* depends on rows alone, and not less with more of them */
 } kr_price;
 
@@ -45,6 +46,10 @@ void kr_pricer_free(kr_pricer *pricer);
 
 /* Adds one decoding request with context tokens (own new token included) to a place's load. */
 void kr_pricer_add(const kr_pricer *pricer, kr_place_load *place, uint64_t context_tokens);
+
+/* Routed experts of the most loaded accelerator when all ranks together decode rows tokens: its share
+ * of the (token, expert) pairs of its group, and how many of its experts any token is expected to choose. */
+void kr_pricer_experts(const kr_pricer *pricer, uint64_t rows, kr_load *load);
 
 /* Fills times for all micro-batches. rank is [ranks][micro_batches], device
  * [devices][micro_batches]. Expanded: an entry for each; else entry 0 is the slowest of all.

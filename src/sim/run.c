@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/hash.h"
+#include "sim/energy.h"
 #include "sim/loop.h"
 #include "sim/steady.h"
 
@@ -13,6 +14,7 @@ typedef struct {
     uint64_t begin_ns, end_ns, context_tokens;
     uint32_t rows;
     uint64_t busy_ns[KR_RESOURCE_COUNT], stall_ns[KR_RESOURCE_COUNT], provenance_ns[KR_PROVENANCE_COUNT];
+    double joules[KR_POWER_PARTS]; /* above idle */
 } step_record;
 
 typedef struct {
@@ -188,6 +190,7 @@ static kr_status one_step(run *r, uint64_t *now_ns, const kr_sim_watch *watch, k
     record.context_tokens = load_places(r);
     kr_pricer_fill(&r->pricer, r->rank, r->device, r->loop.options->expanded, &r->times,
                    record.provenance_ns);
+    kr_energy_add(&r->pricer, r->rank, r->device, record.joules);
     record.end_ns = kr_step_run(r->step, &r->times, r->loop.options->policy, *now_ns, (uint32_t)result->steps,
                                 watch, &sums);
     const uint32_t ranks = r->shape.cells * r->shape.ranks;
@@ -268,6 +271,23 @@ static void summarise_shares(kr_sim_result *result, const step_record *record, u
         result->provenance[k] /= provenance;
 }
 
+static void summarise_energy(const run *r, kr_sim_result *result, const step_record *record, uint64_t records)
+{
+    double sum = 0.0;
+
+    if (!kr_energy_known(r->loop.hardware) || result->measured_ns == 0)
+        return;
+    for (uint64_t i = 0; i < records; i++)
+        for (uint32_t k = 0; k < KR_POWER_PARTS; k++)
+            result->watts[k] += record[i].joules[k];
+    for (uint32_t k = 0; k < KR_POWER_PARTS; k++)
+        result->watts[k] /= (double)result->measured_ns * 1e-9;
+    kr_energy_idle(&r->pricer, result->watts);
+    for (uint32_t k = 0; k < KR_POWER_PARTS; k++)
+        sum += result->watts[k];
+    result->joules_per_token = sum / result->tokens_per_s;
+}
+
 /* First step after the warm-up share of the tokens. */
 static uint64_t first_by_share(const run *r)
 {
@@ -328,6 +348,7 @@ static kr_status summarise(run *r, kr_err *err)
         result->tokens_per_s = (double)result->measured_tokens / ((double)result->measured_ns * 1e-9);
     result->tdp_w = total_tdp(&r->loop);
     result->tokens_per_s_per_w = result->tokens_per_s / result->tdp_w;
+    summarise_energy(r, result, record, result->measured_steps);
     qsort(record, result->measured_steps, sizeof *record, by_length);
     result->tbt_p50_ns = percentile(record, result->measured_steps, result->measured_tokens, 50);
     result->tbt_p90_ns = percentile(record, result->measured_steps, result->measured_tokens, 90);

@@ -95,13 +95,30 @@ typedef struct {
     void (*event)(void *context, const kr_run_event *event);
 } kr_sim_watch;
 
+/* Where power goes; see energy.h for what is left out. */
+typedef enum {
+    KR_POWER_COMPUTE_IDLE,
+    KR_POWER_COMPUTE_UNITS,
+    KR_POWER_COMPUTE_MEMORY,
+    KR_POWER_DEVICE_IDLE,
+    KR_POWER_DEVICE_UNITS,
+    KR_POWER_DEVICE_MEMORY,
+    KR_POWER_LINKS,
+    KR_POWER_NETWORK,
+} kr_power_part;
+
+enum { KR_POWER_PARTS = 8 };
+/* "compute, idle", ... */
+const char *kr_power_name(kr_power_part part);
+
 typedef struct {
     uint64_t steps, tokens, elapsed_ns;
     /* The measured part: after the warm-up share. */
     uint64_t measured_steps, measured_tokens, measured_ns;
     double tokens_per_s, tdp_w, tokens_per_s_per_w;
-    double tokens_per_s_half_width; /* 95 % by batch means; infinite below 100 steps */
-    bool stationary;                /* see sim/steady.h; false is a result, not an error */
+    double watts[KR_POWER_PARTS], joules_per_token; /* modelled; all 0 when a device states no energy */
+    double tokens_per_s_half_width;                 /* 95 % by batch means; infinite below 100 steps */
+    bool stationary;                                /* see sim/steady.h; false is a result, not an error */
     uint64_t tbt_p50_ns, tbt_p90_ns, tbt_p99_ns, tbt_max_ns; /* over tokens: a step counts its rows */
     double rows_mean, context_mean;                          /* per step; per row */
     double busy[KR_RESOURCE_COUNT];                          /* share of measured time, mean over instances */
