@@ -92,7 +92,7 @@ static const kr_option table[] = {
      .type = KR_OPT_STRING,
      AT(attention),
      .value = "METHOD",
-     .help = "dense, quest, ..."},
+     .help = "dense, quest, ...; native: the model's own, dense for one without"},
     {.name = "attention-layers",
      .type = KR_OPT_STRINGS,
      AT(attention_layers),
@@ -266,7 +266,7 @@ bool kr_run_parse(int argc, char **argv, kr_run_options *o, char ***rest, int *r
 {
     *o = (kr_run_options){.tokens = 128,
                           .top_p = 1,
-                          .attention = "dense",
+                          .attention = "native",
                           .kv_dtype = "bf16",
                           .placement = "all-on-node",
                           .dense_layers = UINT32_MAX,
@@ -282,7 +282,8 @@ bool kr_run_parse(int argc, char **argv, kr_run_options *o, char ***rest, int *r
 static kr_status set_method(const kr_run_options *o, const char *name, kr_method_config *config, kr_err *err)
 {
     const kr_method *method;
-    kr_status status = kr_method_find(name, &method, err);
+    const bool native = strcmp(name, "native") == 0;
+    kr_status status = native ? KR_OK : kr_method_find(name, &method, err);
     if (status != KR_OK)
         return status;
     *config = (kr_method_config){

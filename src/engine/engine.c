@@ -62,8 +62,10 @@ static bool executes(const kr_program *program, const kr_op *op)
     case KR_OP_RETURN_INDICES:
     case KR_OP_RETURN_OUT:
         return true;
-    case KR_OP_SEND_INDEX: /* with a query of its own it would need INDEX_PROJECT */
-        return split;
+    case KR_OP_SEND_INDEX:
+        return split != program->plan[op->layer].separate_index_query;
+    case KR_OP_INDEX_PROJECT:
+        return program->method[op->layer]->project != NULL;
     case KR_OP_SCORE:
     case KR_OP_SELECT:
         return op->resource == KR_ON_DEVICE;
@@ -84,6 +86,13 @@ static kr_status check_program(const kr_program *program, kr_err *err)
     if (program->parallel.placement == KR_PLACE_INDICES_ONLY && selecting == 0)
         return kr_fail(err, KR_E_ARG, "placement %s: every layer is dense, so there is nothing to select",
                        kr_placement_name(program->parallel.placement));
+    for (uint32_t l = 0; l < program->model->layers; l++)
+        if (program->parallel.placement == KR_PLACE_INDICES_ONLY && program->plan[l].separate_index_query)
+            return kr_fail(
+                err, KR_E_UNSUPPORTED,
+                "placement %s: method %s has index queries of its own (layer %u), which only %s sends",
+                kr_placement_name(program->parallel.placement), program->method[l]->name, l,
+                kr_placement_name(KR_PLACE_ALL_ON_NODE));
     for (uint32_t i = 0; i < program->count; i++)
         if (!executes(program, &program->ops[i]))
             return kr_fail(
@@ -147,6 +156,9 @@ static kr_status build(kr_engine *engine, const kr_engine_config *config, kr_err
                                    err);
     if (status != KR_OK)
         return status;
+    status = kr_project_plan(engine, err);
+    if (status != KR_OK)
+        return status;
     count_lists(engine);
     kr_model_layer_groups(&engine->model, engine->group_of);
     return KR_OK;
@@ -170,6 +182,27 @@ static void *take(taker *t, uint64_t count, uint64_t each)
     return memory;
 }
 
+/* Index rows of the layer that has the longest. */
+static void take_index(const kr_engine *engine, kr_micro_batch *b, taker *t)
+{
+    const kr_model *m = &engine->model;
+    const uint64_t rows = engine->config.rows_max;
+    uint64_t query = 0, key = 0;
+    for (uint32_t l = 0; l < m->layers; l++) {
+        const kr_method_plan *plan = &engine->program.plan[l];
+        if (!plan->separate_index_query)
+            continue;
+        query = plan->index_query_bytes > query ? plan->index_query_bytes : query;
+        key = plan->index_key_bytes > key ? plan->index_key_bytes : key;
+    }
+    b->rows.index_query = take(t, rows, query);
+    b->rows.index_key = take(t, rows, key);
+    if (engine->project_bytes != 0) {
+        b->rows.query_pre_rope = take(t, rows * m->heads * m->head_dim, sizeof(float));
+        b->rows.key_pre_rope = take(t, rows * m->kv_heads * m->head_dim, sizeof(float));
+    }
+}
+
 static void take_batch(const kr_engine *engine, kr_micro_batch *b, taker *t)
 {
     const kr_model *m = &engine->model;
@@ -187,10 +220,12 @@ static void take_batch(const kr_engine *engine, kr_micro_batch *b, taker *t)
     b->item = take(t, rows, sizeof(kr_step_item *));
     b->row = take(t, rows, sizeof *b->row);
     b->gather_row = take(t, rows, sizeof *b->gather_row);
+    b->first_row = take(t, rows, sizeof *b->first_row);
     b->group = take(t, rows, sizeof *b->group);
     b->piece = take(t, 2 * rows + KR_PIECES, sizeof *b->piece);
     b->head_row = take(t, rows, sizeof *b->head_row);
     b->logits = take(t, (uint64_t)engine->head_max * m->vocab, sizeof(float));
+    take_index(engine, b, t);
 }
 
 static void take_spans(kr_engine *engine, taker *t)
@@ -266,8 +301,9 @@ kr_status kr_engine_plan(const kr_engine_config *config, kr_engine_needs *needs,
     if (status == KR_OK)
         status = kr_forward_bytes(&forward, &plan.weight_bytes, &plan.forward_scratch_bytes, err);
     if (status == KR_OK) {
+        plan.weight_bytes += engine->project_bytes;
         plan.step_bytes = take_buffers(engine, NULL);
-        plan.session_bytes = config->context_max * sizeof(uint32_t) +
+        plan.session_bytes = config->context_max * sizeof(uint32_t) + engine->state_bytes +
                              (config->context_max / KR_PAGE_TOKENS + 1) * sizeof(kr_hash128);
         plan.node = engine->memory;
         uint64_t pages[2];
@@ -287,15 +323,17 @@ kr_status kr_engine_plan(const kr_engine_config *config, kr_engine_needs *needs,
 static kr_status configure(kr_engine *engine, kr_peer *peer, kr_err *err)
 {
     const kr_model *m = &engine->model;
+    const kr_attention_shape *s = &engine->program.shape[0];
     kr_msg_layer layer[KR_LAYERS_MAX] = {0};
     kr_msg_configure head = {
         .layers = m->layers,
-        .heads = m->heads,
-        .kv_heads = m->kv_heads,
-        .key_dim = m->head_dim,
-        .value_dim = m->value_dim,
-        .kv_dtype = m->kv_dtype,
-        .softmax_scale = (float)m->softmax_scale,
+        .heads = s->heads,
+        .kv_heads = s->kv_heads,
+        .key_dim = s->key_dim,
+        .value_dim = s->value_dim,
+        .latent = s->latent,
+        .kv_dtype = s->kv_dtype,
+        .softmax_scale = s->softmax_scale,
         .context_max = engine->config.context_max,
         .tokens_max = engine->config.rows_max,
         .groups = 1,
@@ -354,6 +392,8 @@ static kr_status make(kr_engine *engine, kr_err *err)
         return status;
     const kr_forward_config forward = forward_config(engine);
     status = kr_forward_create(&engine->forward, &forward, c->progress, c->context, err);
+    if (status == KR_OK)
+        status = kr_project_bind(engine, err);
     if (status != KR_OK)
         return status;
     return connect_peers(engine, err);
@@ -391,6 +431,7 @@ void kr_engine_destroy(kr_engine *engine)
     kr_forward_destroy(engine->forward);
     kr_team_destroy(engine->team);
     kr_arena_free(&engine->arena);
+    kr_arena_free(&engine->project_arena);
     kr_arena_free(&engine->program_arena);
     kr_free(engine);
 }

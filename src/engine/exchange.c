@@ -19,39 +19,41 @@ static void put(kr_piece *piece, uint32_t *count, const void *data, uint64_t byt
         piece[(*count)++] = (kr_piece){padding, rest};
 }
 
-static uint64_t query_row_bytes(const kr_model *m)
+/* Of a row; the same in every layer. */
+static uint64_t query_row_bytes(const kr_attention_shape *s)
 {
-    return (uint64_t)m->heads * m->head_dim * sizeof(float);
+    return (uint64_t)s->heads * s->key_dim * sizeof(float);
 }
-static uint64_t key_row_bytes(const kr_model *m)
+static uint64_t key_row_bytes(const kr_attention_shape *s)
 {
-    return (uint64_t)m->kv_heads * m->head_dim * kr_dtype_bytes(m->kv_dtype);
+    return (uint64_t)s->kv_heads * s->key_dim * kr_dtype_bytes(s->kv_dtype);
 }
-static uint64_t value_row_bytes(const kr_model *m)
+static uint64_t value_row_bytes(const kr_attention_shape *s)
 {
-    return (uint64_t)m->kv_heads * m->value_dim * kr_dtype_bytes(m->kv_dtype);
+    return s->latent ? 0 : (uint64_t)s->kv_heads * s->value_dim * kr_dtype_bytes(s->kv_dtype);
 }
-static uint64_t output_row_bytes(const kr_model *m)
+static uint64_t output_row_bytes(const kr_attention_shape *s)
 {
-    return (uint64_t)m->heads * m->value_dim * sizeof(float);
+    return (uint64_t)s->heads * s->value_dim * sizeof(float);
 }
 
 /* rows[], query, key, value of rows [row_first, row_first + rows). */
 static void put_rows(const kr_engine *engine, kr_micro_batch *batch, const kr_msg_row *row, uint32_t items,
                      uint32_t row_first, uint32_t rows, uint32_t *count)
 {
-    const kr_model *m = &engine->model;
-    const uint64_t query = query_row_bytes(m), key = key_row_bytes(m), value = value_row_bytes(m);
+    const kr_attention_shape *s = &engine->program.shape[0];
+    const uint64_t query = query_row_bytes(s), key = key_row_bytes(s), value = value_row_bytes(s);
     put(batch->piece, count, row, (uint64_t)items * sizeof *row);
     put(batch->piece, count, (const uint8_t *)batch->rows.query + row_first * query, rows * query);
     put(batch->piece, count, (const uint8_t *)batch->rows.key + row_first * key, rows * key);
-    put(batch->piece, count, (const uint8_t *)batch->rows.value + row_first * value, rows * value);
+    if (value != 0)
+        put(batch->piece, count, (const uint8_t *)batch->rows.value + row_first * value, rows * value);
 }
 
-static kr_msg_header attend_header(const kr_engine *engine, uint32_t mb, uint32_t layer, uint32_t device,
-                                   uint32_t items, uint32_t flags)
+static kr_msg_header header_of(kr_msg_kind kind, const kr_engine *engine, uint32_t mb, uint32_t layer,
+                               uint32_t device, uint32_t items, uint32_t flags)
 {
-    return (kr_msg_header){.kind = KR_MSG_ATTEND,
+    return (kr_msg_header){.kind = (uint16_t)kind,
                            .micro_batch = (uint16_t)mb,
                            .layer = (uint16_t)layer,
                            .device = device,
@@ -67,6 +69,28 @@ static uint32_t send_flags(const kr_engine *engine)
     return engine->config.on_selection != NULL ? KR_MSG_WANT_SELECTION : 0;
 }
 
+kr_status kr_exchange_send_index(kr_engine *engine, kr_micro_batch *batch, uint32_t mb, uint32_t layer,
+                                 kr_err *err)
+{
+    const kr_method_plan *plan = &engine->program.plan[layer];
+    for (uint32_t i = 0; i < batch->groups; i++) {
+        const kr_group *group = &batch->group[i];
+        const uint64_t first = group->row_first, rows = group->rows;
+        uint64_t sequence;
+        uint32_t pieces = 0;
+        put(batch->piece, &pieces, batch->row + group->item_first, group->items * sizeof *batch->row);
+        put(batch->piece, &pieces, batch->rows.index_query + first * plan->index_query_bytes,
+            rows * plan->index_query_bytes);
+        put(batch->piece, &pieces, batch->rows.index_key + first * plan->index_key_bytes,
+            rows * plan->index_key_bytes);
+        kr_msg_header header = header_of(KR_MSG_INDEX, engine, mb, layer, group->device, group->items, 0);
+        kr_status status = kr_peer_send(group->peer, header, batch->piece, pieces, &sequence, err);
+        if (status != KR_OK)
+            return status;
+    }
+    return KR_OK;
+}
+
 kr_status kr_exchange_send(kr_engine *engine, kr_micro_batch *batch, uint32_t mb, uint32_t layer, kr_err *err)
 {
     for (uint32_t i = 0; i < batch->groups; i++) {
@@ -74,8 +98,8 @@ kr_status kr_exchange_send(kr_engine *engine, kr_micro_batch *batch, uint32_t mb
         uint32_t pieces = 0;
         put_rows(engine, batch, batch->row + group->item_first, group->items, group->row_first, group->rows,
                  &pieces);
-        kr_msg_header header = attend_header(engine, mb, layer, group->device, group->items,
-                                             send_flags(engine));
+        kr_msg_header header = header_of(KR_MSG_ATTEND, engine, mb, layer, group->device, group->items,
+                                         send_flags(engine));
         kr_status status = kr_peer_send(group->peer, header, batch->piece, pieces, &group->sequence, err);
         if (status != KR_OK)
             return status;
@@ -121,7 +145,7 @@ static kr_status take_output(kr_engine *engine, kr_micro_batch *batch, const kr_
                              const kr_message *message, kr_err *err)
 {
     const uint32_t layer = message->header.layer;
-    const uint64_t row_bytes = output_row_bytes(&engine->model), bytes = group->rows * row_bytes;
+    const uint64_t row_bytes = output_row_bytes(&engine->program.shape[0]), bytes = group->rows * row_bytes;
     if (message->header.payload_bytes < bytes)
         return kr_fail(err, KR_E_FORMAT,
                        "memory node %s sent %llu bytes of output for layer %u; %llu are due",
@@ -292,8 +316,8 @@ kr_status kr_exchange_gather(kr_engine *engine, kr_micro_batch *batch, uint32_t 
     put_rows(engine, batch, batch->gather_row, batch->items, 0, batch->rows.rows, &pieces);
     if (selected)
         pieces = put_indices(engine, batch, layer, pieces);
-    const kr_msg_header header = attend_header(engine, mb, layer, 0, batch->items,
-                                               selected ? KR_MSG_WITH_INDICES : 0);
+    const kr_msg_header header = header_of(KR_MSG_ATTEND, engine, mb, layer, 0, batch->items,
+                                           selected ? KR_MSG_WITH_INDICES : 0);
     uint64_t sequence = 0;
     kr_status status = kr_peer_send(gather, header, batch->piece, pieces, &sequence, err);
     kr_exchange_drop(engine, batch);

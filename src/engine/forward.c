@@ -221,9 +221,10 @@ void kr_forward_embed(kr_forward *forward, const kr_rows *rows)
     for_rows(&job, forward->model->hidden);
 }
 
-/* Bias, norm and rotation of the heads of one row of queries or keys. */
+/* Bias, norm and rotation of the heads of one row of queries or keys; pre_rope (NULL: nowhere) is where
+ * all rows before rotation are kept. */
 static void finish_heads(const row_job *job, float *x, uint32_t heads, const float *bias, const float *norm,
-                         uint32_t row)
+                         float *pre_rope, uint32_t row)
 {
     const kr_forward *f = job->f;
     const uint32_t dim = f->model->head_dim;
@@ -234,6 +235,8 @@ static void finish_heads(const row_job *job, float *x, uint32_t heads, const flo
     for (uint32_t h = 0; h < heads; h++, x += dim) {
         if (norm != NULL)
             f->ops->rms_norm(x, norm, (float)f->model->norm_eps, x, dim);
+        if (pre_rope != NULL)
+            memcpy(pre_rope + ((uint64_t)row * heads + h) * dim, x, dim * sizeof *x);
         if (job->rope->dims != 0)
             f->ops->rope(x + job->rope->first, table, job->rope->dims,
                          job->rope->layout == KR_ROPE_INTERLEAVED);
@@ -259,8 +262,9 @@ static void finish_qkv_row(const row_job *job, uint32_t row)
                    v_n = m->kv_heads * m->value_dim;
     float *key = f->product + (uint64_t)row * (k_n + v_n), *value = key + k_n;
 
-    finish_heads(job, job->in->query + (uint64_t)row * q_n, m->heads, w->q_bias, w->q_norm, row);
-    finish_heads(job, key, m->kv_heads, w->k_bias, w->k_norm, row);
+    finish_heads(job, job->in->query + (uint64_t)row * q_n, m->heads, w->q_bias, w->q_norm,
+                 job->in->query_pre_rope, row);
+    finish_heads(job, key, m->kv_heads, w->k_bias, w->k_norm, job->in->key_pre_rope, row);
     if (w->v_bias != NULL)
         f->ops->add(value, w->v_bias, v_n);
     store_kv(f, key, job->in->key, row, k_n);

@@ -22,9 +22,13 @@ typedef struct {
     const uint64_t *position; /* [rows] absolute positions, for rope */
     float *hidden;            /* [rows][hidden] residual stream, updated in place */
     float *query;             /* [rows][heads][head_dim], post-rope, written by qkv */
+    float *query_pre_rope;    /* [rows][heads][head_dim]; NULL: not kept */
+    float *key_pre_rope;      /* [rows][kv_heads][head_dim]; NULL: not kept */
     void *key;                /* [rows][kv_heads][head_dim] of kv_dtype, post-rope */
     void *value;              /* [rows][kv_heads][value_dim] of kv_dtype */
     const float *attended;    /* [rows][heads][value_dim], read by o_proj */
+    uint8_t *index_query;     /* [rows][index_query_bytes of the layer's plan], for the memory node */
+    uint8_t *index_key;       /* [rows][index_key_bytes] */
 } kr_rows;
 
 typedef struct {

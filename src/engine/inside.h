@@ -27,7 +27,8 @@ struct kr_session {
     uint64_t pages_hashed;
     kr_sampling sampling;
     uint32_t micro_batch;
-    uint64_t in_step; /* tokens of this session in the step being assembled */
+    uint64_t in_step;       /* tokens of this session in the step being assembled */
+    uint8_t *project_state; /* [state_bytes of the engine], by layer; NULL when that is 0 */
     kr_err failed;
 };
 
@@ -54,6 +55,7 @@ typedef struct {
     kr_step_item **item;    /* [rows_max], sorted by (node, device), in the caller's order within */
     kr_msg_row *row;        /* [rows_max], one an item */
     kr_msg_row *gather_row; /* [rows_max], the same with the gather node's handles */
+    uint32_t *first_row;    /* [rows_max], of each item */
     uint32_t items;
     kr_group *group; /* [rows_max] */
     uint32_t groups;
@@ -84,6 +86,9 @@ struct kr_engine {
     uint8_t group_of[KR_LAYERS_MAX];
     uint32_t lists[KR_LAYERS_MAX]; /* selection lists of one row; 0 in dense layers */
     kr_memory_plan memory;
+    kr_arena project_arena; /* weights of methods with tensors of their own */
+    void *project_weights[KR_LAYERS_MAX];
+    uint64_t project_bytes, state_bytes, state_offset[KR_LAYERS_MAX];
     kr_team *team;
     kr_forward *forward;
     kr_peer *peer; /* [peers]: nodes, then the gather node */
@@ -117,7 +122,17 @@ void kr_place_note(kr_engine *engine, const kr_session *session, uint32_t pages)
 /* Spreads open sessions over the micro-batches. */
 void kr_place_micro_batches(kr_engine *engine);
 
+/* ---- project.c: methods with tensors of their own ---- */
+/* Whether the model has every tensor, and what weights and a session's states will take. */
+kr_status kr_project_plan(kr_engine *engine, kr_err *err);
+kr_status kr_project_bind(kr_engine *engine, kr_err *err);
+/* Index queries and keys of a micro-batch in a layer whose method has a project half. */
+void kr_project_run(kr_engine *engine, kr_micro_batch *batch, uint32_t layer);
+
 /* ---- exchange.c: the messages of a step ---- */
+/* Sends the index queries and keys of a micro-batch for one layer; nothing comes back. */
+kr_status kr_exchange_send_index(kr_engine *engine, kr_micro_batch *batch, uint32_t mb, uint32_t layer,
+                                 kr_err *err);
 /* Sends the rows of a micro-batch for one layer to their nodes. */
 kr_status kr_exchange_send(kr_engine *engine, kr_micro_batch *batch, uint32_t mb, uint32_t layer,
                            kr_err *err);

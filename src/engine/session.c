@@ -24,9 +24,11 @@ static kr_status take_slot(kr_engine *engine, uint64_t limit, kr_session **out, 
     const uint64_t pages = limit / KR_PAGE_TOKENS;
     uint32_t *token = kr_alloc(limit * sizeof *token);
     kr_hash128 *hash = kr_alloc((pages + 1) * sizeof *hash);
-    if (token == NULL || hash == NULL) {
+    uint8_t *state = engine->state_bytes != 0 ? kr_alloc(engine->state_bytes) : NULL;
+    if (token == NULL || hash == NULL || (state == NULL && engine->state_bytes != 0)) {
         kr_free(token);
         kr_free(hash);
+        kr_free(state);
         return kr_fail(err, KR_E_MEMORY, "no memory for a log of %llu tokens", (unsigned long long)limit);
     }
     *session = (kr_session){.engine = engine,
@@ -34,6 +36,7 @@ static kr_status take_slot(kr_engine *engine, uint64_t limit, kr_session **out, 
                             .open = true,
                             .token = token,
                             .page_hash = hash,
+                            .project_state = state,
                             .limit = limit,
                             .micro_batch = UINT32_MAX};
     *out = session;
@@ -44,6 +47,7 @@ static void free_slot(kr_session *session)
 {
     kr_free(session->token);
     kr_free(session->page_hash);
+    kr_free(session->project_state);
     *session = (kr_session){.engine = session->engine, .number = session->number};
 }
 
@@ -288,25 +292,29 @@ kr_status kr_session_save(kr_session *session, const char *name, kr_err *err)
         status = fill_file(&file, name, err);
     if (status != KR_OK)
         return status;
-    file.client_bytes = (uint32_t)(session->tokens * sizeof *session->token);
-    const kr_piece pieces[] = {{&file, sizeof file}, {session->token, file.client_bytes}};
+    const uint64_t log = session->tokens * sizeof *session->token, state = session->engine->state_bytes;
+    file.client_bytes = (uint32_t)(log + state);
+    const kr_piece pieces[] = {{&file, sizeof file}, {session->project_state, state}, {session->token, log}};
     kr_message reply;
-    status = kr_peer_call(session->peer, KR_MSG_SAVE, session->device, pieces, 2, KR_MSG_DONE, &reply, err);
+    status = kr_peer_call(session->peer, KR_MSG_SAVE, session->device, pieces, 3, KR_MSG_DONE, &reply, err);
     if (status == KR_OK)
         kr_peer_release(session->peer, &reply);
     return status;
 }
 
-/* A session of what a node restored; tokens of the log beyond the KV are pending again. */
+/* A session of what a node restored: the states of project, then the log, whose tokens beyond the KV are
+ * pending again. */
 static kr_status adopt(kr_engine *engine, kr_peer *peer, const kr_msg_file *file, const kr_msg_opened *opened,
-                       const uint8_t *log, kr_session **out, kr_err *err)
+                       const uint8_t *blob, kr_session **out, kr_err *err)
 {
-    const uint64_t tokens = opened->client_bytes / sizeof(uint32_t);
+    const uint64_t state = engine->state_bytes;
+    const uint64_t log = opened->client_bytes < state ? 0 : opened->client_bytes - state;
+    const uint64_t tokens = log / sizeof(uint32_t);
     kr_session *session;
     kr_status status = KR_OK;
-    if (opened->client_bytes % sizeof(uint32_t) != 0 || tokens < opened->tokens || tokens == 0)
-        status = kr_fail(err, KR_E_FORMAT, "%s holds KV of %llu tokens and a log of %u bytes", file->name,
-                         (unsigned long long)opened->tokens, opened->client_bytes);
+    if (log % sizeof(uint32_t) != 0 || tokens < opened->tokens || tokens == 0)
+        status = kr_fail(err, KR_E_FORMAT, "%s holds KV of %llu tokens and a log of %llu bytes", file->name,
+                         (unsigned long long)opened->tokens, (unsigned long long)log);
     if (status == KR_OK && tokens > file->tokens_max)
         status = kr_fail(err, KR_E_LIMIT, "%s holds %llu tokens; the session may have %u", file->name,
                          (unsigned long long)tokens, file->tokens_max);
@@ -314,7 +322,9 @@ static kr_status adopt(kr_engine *engine, kr_peer *peer, const kr_msg_file *file
         status = take_slot(engine, file->tokens_max, &session, err);
     if (status != KR_OK)
         return status;
-    memcpy(session->token, log, opened->client_bytes);
+    if (state != 0)
+        memcpy(session->project_state, blob, state);
+    memcpy(session->token, blob + state, log);
     status = check_tokens(engine, session->token, tokens, err);
     if (status != KR_OK) {
         free_slot(session);

@@ -68,6 +68,7 @@ static void fill_rows(kr_micro_batch *batch)
                                      .tokens = item->tokens,
                                      .is_prefill = item->prefill};
         batch->gather_row[i] = batch->row[i];
+        batch->first_row[i] = row;
         batch->gather_row[i].session = session->gather_handle;
         kr_group *group = batch->groups == 0 ? NULL : &batch->group[batch->groups - 1];
         if (group == NULL || group->peer != session->peer || group->device != session->device) {
@@ -166,6 +167,9 @@ static kr_status run_compute(kr_engine *engine, const kr_op *op, kr_err *err)
     case KR_OP_QKV:
         kr_forward_qkv(engine->forward, &batch->rows, op->layer);
         return KR_OK;
+    case KR_OP_INDEX_PROJECT:
+        kr_project_run(engine, batch, op->layer);
+        return KR_OK;
     case KR_OP_O_PROJ:
         kr_forward_o_proj(engine->forward, &batch->rows, op->layer);
         return KR_OK;
@@ -231,8 +235,11 @@ static kr_status advance(kr_engine *engine, uint32_t mb, kr_err *err)
         if (!kr_step_ready(engine, batch->away))
             return KR_OK;
         if (op->kind == KR_OP_SEND_QKV || op->kind == KR_OP_SEND_INDEX) {
+            const bool index = op->kind == KR_OP_SEND_INDEX &&
+                               engine->program.plan[op->layer].separate_index_query;
             const uint64_t begin = kr_engine_now(engine);
-            kr_status status = kr_exchange_send(engine, batch, mb, op->layer, err);
+            kr_status status = (index ? kr_exchange_send_index : kr_exchange_send)(engine, batch, mb,
+                                                                                   op->layer, err);
             if (status != KR_OK)
                 return status;
             account(engine, batch->away, begin);

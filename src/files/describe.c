@@ -107,14 +107,15 @@ static json_t *describe_model(const kr_model_file *file)
     json_array_append_new(rope, describe_rope(file, 0));
     if (local > 0 && m->rope[1].dims > 0)
         json_array_append_new(rope, describe_rope(file, 1));
-    return json_pack("{s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:i, s:i, s:f, s:o, s:I}",
-                     "architecture", kr_family_name(m->family), "parameters",
-                     (json_int_t)kr_parameters_total(&p), "layers", (int)m->layers, "hidden", (int)m->hidden,
-                     "ffn_width", (int)m->ffn_width, "heads", (int)m->heads, "kv_heads", (int)m->kv_heads,
-                     "head_dim", (int)m->head_dim, "vocab", (int)m->vocab, "context_tokens", (int)m->context,
-                     "tied_embedding", (int)m->tied_embedding, "window_tokens", (int)window, "window_layers",
-                     (int)local, "softmax_scale", m->softmax_scale, "rope", rope, "kv_bytes_per_token",
-                     (json_int_t)kr_model_kv_token_bytes(m));
+    return json_pack(
+        "{s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:i, s:i, s:f, s:o, s:i, s:i, s:I}",
+        "architecture", kr_family_name(m->family), "parameters", (json_int_t)kr_parameters_total(&p),
+        "layers", (int)m->layers, "hidden", (int)m->hidden, "ffn_width", (int)m->ffn_width, "heads",
+        (int)m->heads, "kv_heads", (int)m->kv_heads, "head_dim", (int)m->head_dim, "vocab", (int)m->vocab,
+        "context_tokens", (int)m->context, "tied_embedding", (int)m->tied_embedding, "window_tokens",
+        (int)window, "window_layers", (int)local, "softmax_scale", m->softmax_scale, "rope", rope, "gate_dim",
+        (int)m->gates.dim, "gate_block", (int)m->gates.block, "kv_bytes_per_token",
+        (json_int_t)kr_model_kv_token_bytes(m));
 }
 
 static json_t *describe_tensors(const kr_model_file *file)
@@ -186,6 +187,9 @@ static void print_model(FILE *out, const kr_model_file *file)
             m->ffn_width);
     fprintf(out, "%-12s%u query heads, %u KV heads, head size %u\n", "attention", m->heads, m->kv_heads,
             m->head_dim);
+    if (m->gates.dim > 0)
+        fprintf(out, "%-12sSeerAttention-R, one key of %u for %u tokens%s\n", "gates", m->gates.dim,
+                m->gates.block, m->gates.norm ? ", normed" : "");
     if (local > 0)
         fprintf(out, "%-12s%u of %u layers see %u tokens\n", "window", local, m->layers, window);
     print_rope(out, "rope", file, 0);

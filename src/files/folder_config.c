@@ -191,6 +191,44 @@ static kr_status read_family_rules(kr_json c, kr_model *m, kr_err *err)
     return s;
 }
 
+static const kr_tensor_entry *gate_tensor(const kr_model_file *file, const char *name)
+{
+    char whole[KR_TENSOR_NAME_MAX + 1];
+
+    snprintf(whole, sizeof whole, "%slayers.0" KR_GATE_TENSORS "%s", file->name_prefix, name);
+    return kr_tensor_table_find(&file->tensors, whole);
+}
+
+/* SeerAttention-R: a query projection of each head, keys pooled by maximum, minimum and mean. */
+static kr_status read_gates(const kr_model_file *file, kr_json c, kr_gates *gates, kr_err *err)
+{
+    const kr_tensor_entry *query = gate_tensor(file, "attngate_linear_q.weight");
+    const char *queries = "Qproj", *keys = "Kmaxminavg";
+    kr_gates g = {.block = 64, .rope = true};
+    kr_status s = kr_json_string(c, "seerattn_q_head_pooling_type", false, &queries, err);
+
+    if (s == KR_OK)
+        s = kr_json_string(c, "seerattn_k_seq_pooling_type", false, &keys, err);
+    if (s != KR_OK || query == NULL)
+        return s;
+    if (strcmp(queries, "Qproj") != 0 || strcmp(keys, "Kmaxminavg") != 0)
+        return kr_fail(err, KR_E_UNSUPPORTED,
+                       "%s: gates with %.40s and %.40s are not supported; Qproj with Kmaxminavg are", c.where,
+                       queries, keys);
+    if (kr_tensor_entry_columns(query) > KR_HEAD_DIM_MAX)
+        return kr_fail(err, KR_E_LIMIT, "%s: tensor %s has gates of %llu; at most %d", c.where, query->name,
+                       (unsigned long long)kr_tensor_entry_columns(query), KR_HEAD_DIM_MAX);
+    s = kr_json_u32(c, "seerattn_gate_block_size", false, 1, KR_PAGE_TOKENS, &g.block, err);
+    if (s == KR_OK)
+        s = kr_json_bool(c, "seerattn_use_rope", false, &g.rope, err);
+    if (s != KR_OK)
+        return s;
+    g.dim = (uint32_t)kr_tensor_entry_columns(query);
+    g.norm = gate_tensor(file, "attngate_qnorm.weight") != NULL;
+    *gates = g;
+    return KR_OK;
+}
+
 kr_status kr_folder_config(kr_model_file *file, json_t *config, const char *where, kr_err *err)
 {
     char name[KR_TENSOR_NAME_MAX + 1];
@@ -222,6 +260,8 @@ kr_status kr_folder_config(kr_model_file *file, json_t *config, const char *wher
         s = read_ropes(c, m, err);
     if (s == KR_OK)
         s = read_windows(c, m, err);
+    if (s == KR_OK)
+        s = read_gates(file, c, &m->gates, err);
     kr_role_tensor_name(file, KR_ROLE_Q_BIAS, 0, name, sizeof name);
     if (kr_tensor_table_find(&file->tensors, name))
         m->qkv_bias = true; /* some Llama derivatives have one too */

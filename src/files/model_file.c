@@ -173,6 +173,18 @@ kr_status kr_model_file_named(const kr_model_file *file, const char *name, kr_te
     return KR_OK;
 }
 
+kr_status kr_model_file_layer_tensor(const kr_model_file *file, uint32_t layer, const char *name,
+                                     kr_tensor *tensor, kr_err *err)
+{
+    char whole[KR_TENSOR_NAME_MAX + 1];
+
+    if (file->form == KR_FORM_GGUF)
+        snprintf(whole, sizeof whole, "blk.%u.%s", layer, name);
+    else
+        snprintf(whole, sizeof whole, "%slayers.%u.%s", file->name_prefix, layer, name);
+    return kr_model_file_named(file, whole, tensor, err);
+}
+
 void kr_model_file_bytes(const kr_model_file *file, uint64_t by_type[KR_W_TYPES])
 {
     memset(by_type, 0, KR_W_TYPES * sizeof *by_type);

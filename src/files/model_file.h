@@ -34,10 +34,10 @@
     X(KR_ROLE_POST_ATTN_NORM) /* Gemma: after attention, before residual */ \
     X(KR_ROLE_FFN_NORM)       /* before FFN */                              \
     X(KR_ROLE_GATE)                                                         \
-    X(KR_ROLE_UP)                /* [ffn][hidden] */                        \
-        X(KR_ROLE_DOWN)          /* [hidden][ffn] */                        \
-        X(KR_ROLE_POST_FFN_NORM) /* Gemma */                                \
-        X(KR_ROLE_ROPE_FACTORS)  /* GGUF rope_freqs.weight: divides inv_freq, [dims/2]; optional */
+    X(KR_ROLE_UP)            /* [ffn][hidden] */                            \
+    X(KR_ROLE_DOWN)          /* [hidden][ffn] */                            \
+    X(KR_ROLE_POST_FFN_NORM) /* Gemma */                                    \
+    X(KR_ROLE_ROPE_FACTORS)  /* GGUF rope_freqs.weight: divides inv_freq, [dims/2]; optional */
 
 typedef enum {
 #define KR_ROLE_ENUM(name) name,
@@ -69,8 +69,11 @@ const kr_model *kr_model_file_model(const kr_model_file *file);
 /* KR_E_NOT_FOUND when the architecture has no such tensor here (tied output returns embedding). */
 kr_status kr_model_file_tensor(const kr_model_file *file, kr_role role, uint32_t layer, kr_tensor *tensor,
                                kr_err *err);
-/* Any tensor by the name it has in the file (learned methods ask for theirs). */
+/* Any tensor by the name it has in the file, and one of a layer without what precedes it there
+ * ("model.layers.3." or "blk.3."): learned methods ask for theirs. */
 kr_status kr_model_file_named(const kr_model_file *file, const char *name, kr_tensor *tensor, kr_err *err);
+kr_status kr_model_file_layer_tensor(const kr_model_file *file, uint32_t layer, const char *name,
+                                     kr_tensor *tensor, kr_err *err);
 const struct kr_tokenizer *kr_model_file_tokenizer(const kr_model_file *file);
 /* XXH3 over description, tensor table and sampled data: prefixes are shared only within it. */
 uint64_t kr_model_file_fingerprint(const kr_model_file *file);

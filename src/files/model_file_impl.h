@@ -39,6 +39,9 @@ kr_status kr_folder_open(kr_model_file *file, kr_err *err);
 
 /* --- roles (roles.c) --- */
 
+/* What the names of SeerAttention-R's tensors have in common. */
+#define KR_GATE_TENSORS ".self_attn.attn_gate."
+
 typedef struct {
     uint64_t rows, columns;
 } kr_role_shape;

@@ -110,19 +110,42 @@ typedef struct {
     uint32_t (*device)(const kr_job *job, uint32_t part);
 } kr_stage;
 
-/* Compute-node half of build. Reads weights by tensor name through weight() (F32 rows), so a
- * method that needs tensors the model lacks refuses at open, naming the tensor. */
-typedef struct kr_project_job {
-    uint32_t rows, layer;
+/* The model's tensors by name, for methods that bring weights of their own. */
+typedef struct kr_weight_source {
+    const void *context;
+    const kr_model *model;
+    /* Copies the tensor that the model file has under name in layer ("self_attn.attn_gate...", without
+     * what precedes it in every layer) as F32 to out[rows * columns], columns being the innermost extent;
+     * out NULL: only looks. KR_E_NOT_FOUND and KR_E_FORMAT name the tensor. */
+    kr_status (*read)(const struct kr_weight_source *source, uint32_t layer, const char *name, uint64_t rows,
+                      uint64_t columns, float *out, kr_err *err);
+} kr_weight_source;
+
+/* Consecutive new tokens of one session in one layer, on the compute node. */
+typedef struct {
+    const void *weights; /* what bind made of the layer */
+    void *state;         /* [state_bytes] of this session and layer; zero at the session's first token */
+    uint32_t rows;
     uint64_t first_position;
-    const float *hidden;           /* [rows][hidden], normed layer input */
-    const float *query_pre_rope;   /* [rows][heads][head_dim] or NULL */
-    const float *key_pre_rope;     /* [rows][kv_heads][head_dim] or NULL */
-    const float *query, *key;      /* post-RoPE, same shapes */
-    void *session_state;           /* [project_state_bytes], kept by the engine per session+layer */
-    void *index_query, *index_key; /* outputs, [rows][bytes of the plan] */
-    const void *weights;           /* opaque: what bind_project returned for this layer */
+    bool is_prefill;
+    const float *query;   /* [rows][heads][head_dim], before RoPE, normed and biased */
+    const float *key;     /* [rows][kv_heads][head_dim], likewise */
+    uint8_t *index_query; /* out, [rows][index_query_bytes of the plan]; not read in prefill by methods
+                                that attend densely there */
+    uint8_t *index_key;   /* out, [rows][index_key_bytes of the plan] */
 } kr_project_job;
+
+/* The compute node's half of build for methods with tensors of their own. State may depend on the tokens
+ * since the last whole page only: a session may begin behind a shared prefix of whole pages. */
+typedef struct {
+    /* Bytes of one layer's weights, and of what a session keeps in one layer. */
+    size_t (*weight_bytes)(const kr_method_config *config, const kr_attention_shape *shape);
+    size_t (*state_bytes)(const kr_method_config *config, const kr_attention_shape *shape);
+    /* Fills weights (64-byte aligned) of a layer; weights NULL: only looks whether it could. */
+    kr_status (*bind)(const kr_method_config *config, const kr_attention_shape *shape,
+                      const kr_weight_source *source, void *weights, kr_err *err);
+    void (*run)(const kr_project_job *job);
+} kr_method_project;
 
 typedef struct kr_method {
     uint32_t abi;     /* KR_METHOD_ABI */
@@ -149,9 +172,7 @@ typedef struct kr_method {
     kr_status (*end_prefill)(const kr_view *view, const kr_method_config *config, const kr_ops *ops,
                              kr_scratch scratch, kr_err *err);
 
-    /* Optional; NULL for training-free methods that need no weights on the compute node. */
-    size_t project_state_bytes;
-    kr_status (*project)(const struct kr_method *method, const kr_project_job *job, kr_err *err);
+    const kr_method_project *project; /* NULL: nothing to do on the compute node */
 } kr_method;
 
 /* The table of built-in methods, ending in NULL; lookup by name (KR_E_NOT_FOUND lists the names). */

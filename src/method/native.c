@@ -20,3 +20,28 @@ kr_method_config kr_native_config(const kr_model *model, uint32_t layer, bool pa
     config.parameter[KR_NATIVE_PAPER] = paper;
     return config;
 }
+
+static bool is_named(const kr_method_config *config, const char *name)
+{
+    return strncmp(config->name, name, sizeof config->name) == 0;
+}
+
+kr_method_config kr_native_resolve(const kr_method_config *asked, const kr_model *model, uint32_t layer,
+                                   bool paper)
+{
+    const bool native = is_named(asked, "native");
+    const bool own = model->indexer == KR_INDEXER_DSA     ? is_named(asked, "dsa")
+                     : model->indexer == KR_INDEXER_BLOCK ? is_named(asked, "msa")
+                                                          : false;
+    kr_method_config config = *asked;
+
+    if (native || own) {
+        config = kr_native_config(model, layer, paper);
+        if (asked->budget != 0 && !is_named(&config, "dense"))
+            config.budget = asked->budget;
+    } else if (is_named(asked, "seer")) {
+        config.unit = asked->unit != 0 ? asked->unit : model->gates.block;
+        config.parameter[0] = asked->parameter[0] != 0 ? asked->parameter[0] : model->gates.dim;
+    }
+    return config;
+}

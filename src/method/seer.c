@@ -7,7 +7,7 @@
  * Decode, per KV head: S = softmax over blocks of Qg.Kg / sqrt(gate_dim). mode 1 (default): the best
  * budget / unit blocks, or all when they are within the budget; mode 2: every block with S > threshold
  * (default 4e-3). The newest block comes beside these.
- * budget defaults to 4096, unit to 64; parameter[0] = gate_dim (128). Prefill attends densely.
+ * budget defaults to 4096, unit and parameter[0] = gate_dim to what the model's gates have. Prefill attends densely.
  *
  * State, in the page index: gate keys BF16 [kv_head][blocks of a page][gate_dim]. A second turn goes on: a
  * block completed by prompt tokens or generated ones is the same.
@@ -51,26 +51,29 @@ static void finish_gate(const kr_seer_gate *g, const float *norm, uint64_t posit
         kr_rope_first(out, g->inv_freq, g->gate_dim, position, false);
 }
 
-void kr_seer_gate_key(const kr_seer_gate *g, const float *key, uint32_t tokens, uint32_t key_stride,
-                      uint64_t position, float *out)
+void kr_seer_pool(float *pool, const float *key, uint32_t head_dim, bool first)
+{
+    float *largest = pool, *least = pool + head_dim, *sum = least + head_dim;
+
+    for (uint32_t d = 0; d < head_dim; d++) {
+        largest[d] = first || key[d] > largest[d] ? key[d] : largest[d];
+        least[d] = first || key[d] < least[d] ? key[d] : least[d];
+        sum[d] = (first ? 0.0f : sum[d]) + key[d];
+    }
+}
+
+void kr_seer_gate_key(const kr_seer_gate *g, const float *pool, uint32_t tokens, uint64_t position,
+                      float *out)
 {
     memset(out, 0, sizeof(float) * g->gate_dim);
-    for (uint32_t d = 0; d < g->head_dim; d++) {
-        float largest = key[d], least = key[d], sum = 0.0f;
+    for (uint32_t p = 0; p < 3; p++)
+        for (uint32_t d = 0; d < g->head_dim; d++) {
+            const size_t at = (size_t)p * g->head_dim + d;
+            const float pooled = p < 2 ? pool[at] : pool[at] / (float)tokens;
 
-        for (uint32_t t = 0; t < tokens; t++) {
-            const float x = key[(size_t)t * key_stride + d];
-
-            largest = x > largest ? x : largest;
-            least = x < least ? x : least;
-            sum += x;
-        }
-        const float pooled[3] = {largest, least, sum / (float)tokens};
-
-        for (uint32_t p = 0; p < 3; p++)
             for (uint32_t i = 0; i < g->gate_dim; i++)
-                out[i] += pooled[p] * g->key_weight[((size_t)p * g->head_dim + d) * g->gate_dim + i];
-    }
+                out[i] += pooled * g->key_weight[at * g->gate_dim + i];
+        }
     finish_gate(g, g->key_norm, position, out);
 }
 
@@ -82,6 +85,135 @@ void kr_seer_gate_query(const kr_seer_gate *g, const float *query, uint64_t posi
             out[i] += query[d] * g->query_weight[(size_t)d * g->gate_dim + i];
     finish_gate(g, g->query_norm, position, out);
 }
+
+/* ---- the project half ----
+ * A layer's weights: gates [kv_heads], then what they point to. Its state: pools [kv_heads][3][head_dim]
+ * of the open block, which a page's first token begins anew. */
+
+typedef struct {
+    uint32_t heads, kv_heads, head_dim, gate_dim, unit;
+    kr_seer_gate gate[]; /* [kv_heads] */
+} seer_weights;
+
+/* Offsets of a layer's weights. */
+typedef struct {
+    uint64_t query, key, query_norm, key_norm, inv_freq, bytes;
+} seer_places;
+
+static seer_places places_of(const kr_method_config *config, const kr_attention_shape *shape)
+{
+    const uint64_t dim = gate_dim_of(config), matrix = shape->key_dim * dim * sizeof(float);
+    seer_places p;
+
+    p.query = kr_align_up(sizeof(seer_weights) + shape->kv_heads * sizeof(kr_seer_gate), 64);
+    p.key = p.query + kr_align_up(shape->heads * matrix, 64);
+    p.query_norm = p.key + kr_align_up(3 * shape->kv_heads * matrix, 64);
+    p.key_norm = p.query_norm + kr_align_up(dim * sizeof(float), 64);
+    p.inv_freq = p.key_norm + kr_align_up(dim * sizeof(float), 64);
+    p.bytes = p.inv_freq + kr_align_up(dim / 2 * sizeof(float), 64);
+    return p;
+}
+
+static size_t weight_bytes(const kr_method_config *config, const kr_attention_shape *shape)
+{
+    return places_of(config, shape).bytes;
+}
+
+static size_t state_bytes(const kr_method_config *config, const kr_attention_shape *shape)
+{
+    (void)config;
+    return 3 * sizeof(float) * shape->kv_heads * shape->key_dim;
+}
+
+static kr_status read_gates(const kr_method_config *config, const kr_attention_shape *shape,
+                            const kr_weight_source *source, uint8_t *weights, kr_err *err)
+{
+    const seer_places at = places_of(config, shape);
+    const uint32_t dim = gate_dim_of(config);
+    const uint64_t rows = (uint64_t)shape->heads * shape->key_dim;
+    const struct {
+        const char *name;
+        bool wanted;
+        uint64_t rows, at;
+    } tensors[] = {
+        {"self_attn.attn_gate.attngate_linear_q.weight", true, rows, at.query},
+        {"self_attn.attn_gate.attngate_linear_k.weight", true, 3ull * shape->kv_heads * shape->key_dim,
+         at.key},
+        {"self_attn.attn_gate.attngate_qnorm.weight", source->model->gates.norm, 1, at.query_norm},
+        {"self_attn.attn_gate.attngate_knorm.weight", source->model->gates.norm, 1, at.key_norm},
+    };
+    kr_status status = KR_OK;
+
+    for (size_t i = 0; i < sizeof tensors / sizeof tensors[0] && status == KR_OK; i++)
+        if (tensors[i].wanted)
+            status = source->read(source, shape->layer, tensors[i].name, tensors[i].rows, dim,
+                                  weights == NULL ? NULL : (float *)(void *)(weights + tensors[i].at), err);
+    return status;
+}
+
+static kr_status bind(const kr_method_config *config, const kr_attention_shape *shape,
+                      const kr_weight_source *source, void *weights, kr_err *err)
+{
+    const seer_places at = places_of(config, shape);
+    const uint32_t dim = gate_dim_of(config), group = shape->heads / shape->kv_heads;
+    const kr_gates *gates = &source->model->gates;
+    const kr_status status = read_gates(config, shape, source, weights, err);
+    uint8_t *base = weights;
+    seer_weights *w = weights;
+    kr_rope rope = source->model->rope[0];
+
+    if (status != KR_OK || weights == NULL)
+        return status;
+    rope.dims = dim;
+    kr_rope_frequencies(&rope, (float *)(void *)(base + at.inv_freq));
+    *w = (seer_weights){shape->heads, shape->kv_heads, shape->key_dim, dim, unit_of(config)};
+    for (uint32_t h = 0; h < shape->kv_heads; h++) {
+        const uint64_t matrix = (uint64_t)shape->key_dim * dim;
+
+        w->gate[h] = (kr_seer_gate){
+            .head_dim = shape->key_dim,
+            .group = group,
+            .gate_dim = dim,
+            .query_weight = (float *)(void *)(base + at.query) + h * group * matrix,
+            .key_weight = (float *)(void *)(base + at.key) + h * 3 * matrix,
+            .query_norm = gates->norm ? (float *)(void *)(base + at.query_norm) : NULL,
+            .key_norm = gates->norm ? (float *)(void *)(base + at.key_norm) : NULL,
+            .inv_freq = gates->rope ? (float *)(void *)(base + at.inv_freq) : NULL,
+        };
+    }
+    return KR_OK;
+}
+
+/* Gate queries are read in decode alone; a gate key leaves with its block's last token. */
+static void project(const kr_project_job *job)
+{
+    const seer_weights *w = job->weights;
+    const uint32_t group = w->heads / w->kv_heads;
+    float gated[KR_ATTEND_DIM_MAX];
+
+    for (uint32_t r = 0; r < job->rows; r++) {
+        const uint64_t position = job->first_position + r, in_block = position % w->unit;
+
+        for (uint32_t h = 0; h < w->kv_heads; h++) {
+            const uint64_t head = (uint64_t)r * w->kv_heads + h;
+            const uint64_t out = head * w->gate_dim * ELEMENT;
+            float *pool = (float *)job->state + (size_t)h * 3 * w->head_dim;
+
+            kr_seer_pool(pool, job->key + head * w->head_dim, w->head_dim, in_block == 0);
+            if (in_block == w->unit - 1) {
+                kr_seer_gate_key(&w->gate[h], pool, w->unit, position - in_block, gated);
+                kr_from_f32(KR_BF16, gated, job->index_key + out, w->gate_dim);
+            }
+            if (!job->is_prefill) {
+                kr_seer_gate_query(&w->gate[h], job->query + head * group * w->head_dim, position, gated);
+                kr_from_f32(KR_BF16, gated, job->index_query + out, w->gate_dim);
+            }
+        }
+    }
+}
+
+static const kr_method_project seer_project = {
+    .weight_bytes = weight_bytes, .state_bytes = state_bytes, .bind = bind, .run = project};
 
 /* ---- plan ---- */
 
@@ -279,6 +411,7 @@ const kr_method kr_method_seer = {
     .workspace_bytes = workspace_bytes,
     .lists = lists,
     .scratch_bytes = scratch_bytes,
+    .project = &seer_project,
     .stage =
         {
             [KR_STAGE_APPEND] = {.parts = append_parts, .run = append_run},

@@ -23,11 +23,13 @@ typedef struct {
     const float *inv_freq;              /* [gate_dim / 2] or NULL */
 } kr_seer_gate;
 
-/* Gate key of a complete block: its pre-RoPE keys [tokens][key_stride] of one KV head, first token at
- * position. Released decode code rotates by the last token's position instead (the paper by the first);
- * the caller chooses. out [gate_dim]. */
-void kr_seer_gate_key(const kr_seer_gate *gate, const float *key, uint32_t tokens, uint32_t key_stride,
-                      uint64_t position, float *out);
+/* Pools the pre-RoPE keys of a block of one KV head one by one: largest, least and sum by dimension,
+ * pool [3][head_dim]; the first one begins it. */
+void kr_seer_pool(float *pool, const float *key, uint32_t head_dim, bool first);
+/* Gate key of a block of so many pooled keys, rotated by position. The paper rotates by the block's first
+ * token, as karat does; the released decode code by its last. out [gate_dim]. */
+void kr_seer_gate_key(const kr_seer_gate *gate, const float *pool, uint32_t tokens, uint64_t position,
+                      float *out);
 /* Gate query of a KV head from its group's pre-RoPE queries [group][head_dim]. out [gate_dim]. */
 void kr_seer_gate_query(const kr_seer_gate *gate, const float *query, uint64_t position, float *out);
 

@@ -86,6 +86,12 @@ typedef struct {
     double routed_scale;              /* multiplies the routed sum */
 } kr_moe;
 
+/* SeerAttention-R's gates that came with the model; dim 0 = none. */
+typedef struct {
+    uint32_t dim, block; /* elements of a gate key; tokens that share one */
+    bool norm, rope;     /* on gate queries and keys */
+} kr_gates;
+
 typedef struct {
     char name[96];
     kr_family family;
@@ -104,6 +110,7 @@ typedef struct {
     uint32_t index_topk;  /* tokens (DSA) or blocks (block) */
     uint32_t index_block; /* tokens per block; 1 for DSA */
     kr_rope index_rope;
+    kr_gates gates;
 
     uint32_t ffn_width; /* dense layers */
     kr_moe moe;

@@ -295,9 +295,7 @@ static kr_status plan_layers(kr_program *p, const kr_method_config *configs, uin
         kr_status status;
 
         p->shape[l] = shape_of_rank(p, l);
-        p->config[l] = strncmp(configs[l].name, "native", sizeof configs[l].name) == 0
-                           ? kr_native_config(p->model, l, p->parallel.paper_accounting)
-                           : configs[l];
+        p->config[l] = kr_native_resolve(&configs[l], p->model, l, p->parallel.paper_accounting);
         if (p->model->indexer == KR_INDEXER_BLOCK && strcmp(p->config[l].name, "msa") == 0)
             p->config[l].parameter[KR_NATIVE_HEADS] = p->shape[l].kv_heads; /* one for each KV head */
         status = kr_method_find(p->config[l].name, &p->method[l], err);

@@ -240,7 +240,7 @@ static void all_ways_agree(const kr_model_file *file, uint32_t tokens, const cha
     WAY(.how = SERVED, .devices = 2, .pool_pages = pages - 1);
     WAY(.how = OVER_SHM, .micro_batches = 2);
     WAY(.how = OVER_TCP, .micro_batches = 2, .sessions = 3);
-    if (strcmp(method, "dense") != 0)
+    if (strcmp(method, "quest") == 0) /* methods with index queries of their own are not split */
         WAY(.placement = KR_PLACE_INDICES_ONLY, .micro_batches = 2, .how = SERVED);
     if (tokens < 1000)
         WAY(.chunk = 1);
@@ -254,6 +254,14 @@ static void tiny_model_every_way(void **state)
     kr_model_file *file = rig_open(RIG_TINY);
     all_ways_agree(file, 300, "dense", 0);
     all_ways_agree(file, 300, "quest", 64);
+    kr_model_file_close(file);
+}
+
+static void learned_every_way(void **state)
+{
+    (void)state;
+    kr_model_file *file = rig_open("tests/fixtures/learned/seer");
+    all_ways_agree(file, 300, "seer", 48);
     kr_model_file_close(file);
 }
 
@@ -311,9 +319,8 @@ static void real_model_every_way(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tiny_model_every_way),
-        cmocka_unit_test(windows_every_way),
-        cmocka_unit_test(quest_is_dense_when_the_budget_covers),
+        cmocka_unit_test(tiny_model_every_way), cmocka_unit_test(learned_every_way),
+        cmocka_unit_test(windows_every_way),    cmocka_unit_test(quest_is_dense_when_the_budget_covers),
         cmocka_unit_test(real_model_every_way),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -110,6 +110,17 @@ static void seer_inputs(float key[TOKENS * D], float query[2 * D], float wk[24 *
         wq[i] *= 0.2f;
 }
 
+/* The gate key of a block whose keys are rows of dim. */
+static void gate_of_block(const kr_seer_gate *gate, const float *key, uint32_t tokens, uint64_t position,
+                          float *out)
+{
+    float pool[3 * D];
+
+    for (uint32_t t = 0; t < tokens; t++)
+        kr_seer_pool(pool, key + t * gate->head_dim, gate->head_dim, t == 0);
+    kr_seer_gate_key(gate, pool, tokens, position, out);
+}
+
 static void seer_gate(void **state)
 {
     (void)state;
@@ -123,7 +134,7 @@ static void seer_gate(void **state)
     for (uint32_t b = 0; b < 8; b++) {
         float dot = 0.0f;
 
-        kr_seer_gate_key(&gate, key + b * BLOCK * D, BLOCK, D, b * BLOCK, k);
+        gate_of_block(&gate, key + b * BLOCK * D, BLOCK, b * BLOCK, k);
         for (int d = 0; d < D; d++)
             dot += q[d] * k[d];
         s[b] = expf(dot / sqrtf((float)D));
@@ -148,7 +159,7 @@ static void seer_gate_norm_and_rope(void **state)
                                .key_norm = norm,
                                .inv_freq = inv_freq};
 
-    kr_seer_gate_key(&gate, key, 1, 2, 6, k);
+    gate_of_block(&gate, key, 1, 6, k);
     const double rms = sqrt(12.5 + 1e-6), a = 2 * 3 / rms, b = 4 / rms;
     assert_true(fabs((double)k[0] - (a * cos(3) - b * sin(3))) < 1e-6);
     assert_true(fabs((double)k[1] - (a * sin(3) + b * cos(3))) < 1e-6);
@@ -176,7 +187,7 @@ static feed seer_feed(const session *s)
         kr_from_f32(KR_BF16, gated, f.index_query + t * 2 * D, D);
     }
     for (uint32_t b = 0; b < 8; b++) {
-        kr_seer_gate_key(&gate, key + b * BLOCK * D, BLOCK, D, b * BLOCK, gated);
+        gate_of_block(&gate, key + b * BLOCK * D, BLOCK, b * BLOCK, gated);
         kr_from_f32(KR_BF16, gated, f.index_key + (b * BLOCK + BLOCK - 1) * 2 * D, D);
     }
     return f;

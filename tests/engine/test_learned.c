@@ -1,0 +1,290 @@
+/* Models whose retrieval is learned, end to end over the real memory node: logits and selections are those
+ * of transformers with the same rounding of index queries and keys (tools/make_learned_models.py). Without
+ * their tensors the methods refuse, naming one. */
+#include <jansson.h>
+#include <math.h>
+
+#include "base/json.h"
+#include "node/embedded.h"
+#include "tests/engine/rig.h"
+
+enum { IDS_MAX = 512, SELECTED_MAX = 1 << 14 };
+
+typedef struct {
+    json_t *root;
+    uint32_t ids[IDS_MAX], count, prefill;
+    const json_t *rows, *cases;
+    float *logits; /* [cases][rows][vocab] */
+} oracle;
+
+static void load(oracle *o, const char *folder, uint32_t vocab)
+{
+    char path[128];
+    kr_err err = {0};
+    snprintf(path, sizeof path, "%s/prompt.json", folder);
+    rig_ok(kr_json_load(path, &o->root, &err), &err);
+    const json_t *ids = json_object_get(o->root, "ids");
+    o->count = (uint32_t)json_array_size(ids);
+    assert_true(o->count <= IDS_MAX);
+    for (uint32_t i = 0; i < o->count; i++)
+        o->ids[i] = (uint32_t)json_integer_value(json_array_get(ids, i));
+    o->prefill = (uint32_t)json_integer_value(json_object_get(o->root, "prefill"));
+    o->rows = json_object_get(o->root, "rows");
+    o->cases = json_object_get(o->root, "cases");
+    const size_t rows = json_array_size(o->cases) * json_array_size(o->rows);
+    snprintf(path, sizeof path, "%s/logits.f32", folder);
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    o->logits = calloc(rows * vocab, sizeof *o->logits);
+    assert_int_equal(fread(o->logits, vocab * sizeof *o->logits, rows, f), rows);
+    assert_int_equal(fgetc(f), EOF);
+    fclose(f);
+}
+
+/* Selections that the oracle wants, and how many of them were met. */
+typedef struct {
+    const json_t *want;
+    uint32_t met;
+} expected;
+
+static void on_selection(void *context, const kr_selection *selection)
+{
+    expected *e = context;
+    const json_t *entry;
+    size_t i;
+    json_array_foreach(e->want, i, entry)
+    {
+        if (json_integer_value(json_array_get(entry, 0)) != selection->layer ||
+            json_integer_value(json_array_get(entry, 1)) != (json_int_t)selection->position ||
+            json_integer_value(json_array_get(entry, 2)) != selection->list)
+            continue;
+        bool same = json_array_size(entry) == selection->units + 3;
+        for (uint32_t u = 0; u < selection->units && same; u++)
+            same = json_integer_value(json_array_get(entry, u + 3)) == selection->unit[u];
+        if (!same)
+            fail_msg("layer %u, position %llu, list %u: another selection than the oracle's",
+                     selection->layer, (unsigned long long)selection->position, selection->list);
+        e->met++;
+    }
+}
+
+typedef struct {
+    kr_model_file *file;
+    kr_method_config methods[KR_LAYERS_MAX];
+    kr_engine_config config;
+    kr_embedded embedded;
+    kr_engine_node view;
+    kr_engine *engine;
+    expected expected;
+} rig;
+
+static void begin(rig *r, const char *folder, const char *method, const json_t *c, uint32_t rows_max)
+{
+    *r = (rig){.file = rig_open(folder)};
+    r->config = rig_config(r->file, &r->view, r->methods);
+    for (uint32_t l = 0; l < kr_model_file_model(r->file)->layers; l++) {
+        r->methods[l] = (kr_method_config){
+            .mode = (uint32_t)json_integer_value(json_object_get(c, "mode")),
+            .budget = (uint32_t)json_integer_value(json_object_get(c, "budget")),
+            .threshold = (float)json_number_value(json_object_get(c, "threshold"))};
+        memcpy(r->methods[l].name, method, strlen(method));
+    }
+    r->expected.want = json_object_get(c, "selected");
+    r->config.weights_f32 = true; /* BF16 products would round the rows, too */
+    r->config.rows_max = rows_max;
+    r->config.on_selection = on_selection;
+    r->config.context = &r->expected;
+}
+
+static void create(rig *r)
+{
+    kr_err err = {0};
+    kr_engine_needs needs;
+    rig_ok(kr_engine_plan(&r->config, &needs, &err), &err);
+    const kr_node_config node = {.devices = 1,
+                                 .threads_per_device = 1,
+                                 .pool_bytes = needs.session_page_bytes,
+                                 .sessions_max = 1,
+                                 .save_folder = "build",
+                                 .clock = &kr_clock_system};
+    rig_ok(kr_embedded_start(&r->embedded, &node, true, &err), &err);
+    r->view = (kr_engine_node){.link = r->embedded.client,
+                               .welcome = r->embedded.welcome,
+                               .drive = kr_embedded_drive,
+                               .drive_context = &r->embedded};
+    rig_ok(kr_engine_create(&r->engine, &r->config, &err), &err);
+}
+
+static void end(rig *r)
+{
+    kr_engine_destroy(r->engine);
+    kr_embedded_stop(&r->embedded);
+    kr_model_file_close(r->file);
+}
+
+/* Logits of every position, [count][vocab]. */
+static void read_all(rig *r, const oracle *o, uint32_t chunk, float *logits)
+{
+    const uint32_t vocab = kr_engine_model(r->engine)->vocab;
+    kr_session *session = rig_session(r->engine, o->ids, o->count, 0);
+    kr_err err = {0};
+    for (uint32_t at = 0; at < o->count;) {
+        const uint32_t left = o->prefill > at ? o->prefill - at : 1, rows = left < chunk ? left : chunk;
+        kr_step_item item = {.session = session,
+                             .tokens = rows,
+                             .prefill = at < o->prefill,
+                             .want = KR_WANT_ALL_LOGITS,
+                             .logits = logits + (size_t)at * vocab};
+        rig_ok(kr_engine_step(r->engine, &item, 1, &err), &err);
+        at += rows;
+    }
+    kr_session_close(session);
+}
+
+/* Both compute in F32 in another order; logits have a spread of order 1 to 3, and 1e-4 is some hundred
+ * roundings of that. */
+static void compare(const char *folder, const char *method)
+{
+    kr_model_file *file = rig_open(folder);
+    const uint32_t vocab = kr_model_file_model(file)->vocab;
+    oracle o;
+    load(&o, folder, vocab);
+    kr_model_file_close(file);
+    float *got = calloc((size_t)o.count * vocab, sizeof *got);
+    const size_t rows = json_array_size(o.rows);
+    for (size_t c = 0; c < json_array_size(o.cases); c++)
+        for (uint32_t chunk = 144; chunk > 0; chunk -= 72) {
+            double worst = 0;
+            rig r;
+            begin(&r, folder, method, json_array_get(o.cases, c), chunk);
+            create(&r);
+            read_all(&r, &o, chunk, got);
+            for (size_t i = 0; i < rows; i++) {
+                const size_t row = (size_t)json_integer_value(json_array_get(o.rows, i));
+                const float *want = o.logits + (c * rows + i) * vocab;
+                for (uint32_t v = 0; v < vocab; v++)
+                    worst = fmax(worst, fabs((double)got[row * vocab + v] - (double)want[v]));
+            }
+            print_message("%s as %s, case %zu, chunk %u: largest difference %.1e, %u selections\n", folder,
+                          method, c, chunk, worst, r.expected.met);
+            assert_true(worst <= 1e-4);
+            assert_int_equal(r.expected.met, json_array_size(r.expected.want));
+            end(&r);
+        }
+    free(got);
+    free(o.logits);
+    json_decref(o.root);
+}
+
+static void seer_is_the_oracles(void **state)
+{
+    (void)state;
+    compare("tests/fixtures/learned/seer", "seer");
+}
+
+static void decode_allocates_nothing(const char *folder, const char *method)
+{
+    rig r;
+    kr_err err = {0};
+    uint32_t prompt[100];
+    uint64_t calls = 0;
+    begin(&r, folder, method, NULL, 64);
+    r.config.on_selection = NULL;
+    create(&r);
+    rig_prompt(r.file, 5, prompt, 100);
+    kr_session *session = rig_session(r.engine, prompt, 100, 60);
+    for (uint32_t at = 0; at < 100; at += 50) {
+        kr_step_item item = {.session = session,
+                             .tokens = 50,
+                             .prefill = true,
+                             .want = at != 0 ? KR_WANT_TOKEN : KR_WANT_NOTHING};
+        rig_ok(kr_engine_step(r.engine, &item, 1, &err), &err);
+    }
+    for (uint32_t step = 0; step < 50; step++) {
+        kr_step_item item = {.session = session, .tokens = 1, .want = KR_WANT_TOKEN};
+        if (step == 5)
+            calls = kr_alloc_calls();
+        rig_ok(kr_engine_step(r.engine, &item, 1, &err), &err);
+    }
+    assert_int_equal(kr_alloc_calls(), calls);
+    end(&r);
+}
+
+static void decode_steps_allocate_nothing(void **state)
+{
+    (void)state;
+    decode_allocates_nothing("tests/fixtures/learned/seer", "seer");
+}
+
+/* A saved session goes on to the same bits: what the open block's keys have pooled is saved with it. */
+static void a_saved_session_goes_on(void **state)
+{
+    (void)state;
+    enum { PROMPT = 70, TOKENS = 30 };
+    rig r;
+    kr_err err = {0};
+    uint32_t prompt[PROMPT + TOKENS];
+    float want[512], got[512];
+    const kr_sampling greedy = {0, 1, 0};
+    begin(&r, "tests/fixtures/learned/seer", "seer", NULL, PROMPT);
+    for (uint32_t l = 0; l < 2; l++)
+        r.methods[l].budget = 32;
+    r.config.on_selection = NULL;
+    create(&r);
+    assert_true(kr_engine_model(r.engine)->vocab <= 512);
+    rig_prompt(r.file, 6, prompt, PROMPT + TOKENS);
+    kr_session *session = rig_session(r.engine, prompt, PROMPT, TOKENS);
+    kr_step_item item = {.session = session, .tokens = PROMPT, .prefill = true};
+    rig_ok(kr_engine_step(r.engine, &item, 1, &err), &err);
+    rig_ok(kr_session_save(session, "learned-test.karat", &err), &err);
+    for (uint32_t pass = 0; pass < 2; pass++) {
+        rig_ok(kr_session_append(session, prompt + PROMPT, TOKENS, &err), &err);
+        for (uint32_t t = 0; t < TOKENS; t++) {
+            item = (kr_step_item){.session = session,
+                                  .tokens = 1,
+                                  .want = KR_WANT_LAST_LOGITS,
+                                  .logits = pass == 0 ? want : got};
+            rig_ok(kr_engine_step(r.engine, &item, 1, &err), &err);
+        }
+        kr_session_close(session);
+        if (pass == 0)
+            rig_ok(
+                kr_session_restore(r.engine, "learned-test.karat", PROMPT + TOKENS, &greedy, &session, &err),
+                &err);
+    }
+    assert_memory_equal(got, want, kr_engine_model(r.engine)->vocab * sizeof(float));
+    end(&r);
+    remove("build/learned-test.karat");
+}
+
+static void without_tensors_methods_refuse(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *folder, *method, *text;
+    } cases[] = {
+        {"tests/fixtures/tiny/qwen3", "seer",
+         "method seer is learned: tests/fixtures/tiny/qwen3: no tensor "
+         "model.layers.0.self_attn.attn_gate.attngate_linear_q.weight"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        rig r;
+        kr_err err = {0};
+        kr_engine_needs needs;
+        begin(&r, cases[i].folder, cases[i].method, NULL, 16);
+        assert_int_equal(kr_engine_plan(&r.config, &needs, &err), KR_E_NOT_FOUND);
+        assert_string_equal(err.text, cases[i].text);
+        kr_model_file_close(r.file);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(seer_is_the_oracles),
+        cmocka_unit_test(decode_steps_allocate_nothing),
+        cmocka_unit_test(a_saved_session_goes_on),
+        cmocka_unit_test(without_tensors_methods_refuse),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
