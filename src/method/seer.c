@@ -7,7 +7,8 @@
  * Decode, per KV head: S = softmax over blocks of Qg.Kg / sqrt(gate_dim). mode 1 (default): the best
  * budget / unit blocks, or all when they are within the budget; mode 2: every block with S > threshold
  * (default 4e-3). The newest block comes beside these.
- * budget defaults to 4096, unit and parameter[0] = gate_dim to what the model's gates have. Prefill attends densely.
+ * budget defaults to 4096, unit and parameter[0] (elements of a gate key) to what the model's gates have.
+ * Prefill attends densely.
  *
  * State, in the page index: gate keys BF16 [kv_head][blocks of a page][gate_dim]. A second turn goes on: a
  * block completed by prompt tokens or generated ones is the same.
