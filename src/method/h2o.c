@@ -264,6 +264,7 @@ const kr_method kr_method_h2o = {
     .lists = lists,
     .scratch_bytes = scratch_bytes,
     .end_prefill = end_prefill,
+    .watches_prompt = true,
     .stage =
         {
             [KR_STAGE_SELECT] = {.parts = select_parts, .run = select_run},

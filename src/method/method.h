@@ -167,6 +167,9 @@ typedef struct kr_method {
 
     kr_stage stage[KR_STAGES];
 
+    /* What decode selects depends on the queries of prompt rows: they must come with them. */
+    bool watches_prompt;
+
     /* Called on the node when a prefill ends and decode begins (or a new prompt segment ends),
      * for methods that cluster or hash then. NULL: nothing to do. May be slow. */
     kr_status (*end_prefill)(const kr_view *view, const kr_method_config *config, const kr_ops *ops,

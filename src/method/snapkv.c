@@ -232,6 +232,7 @@ const kr_method kr_method_snapkv = {
     .lists = lists,
     .scratch_bytes = scratch_bytes,
     .end_prefill = end_prefill,
+    .watches_prompt = true,
     .stage =
         {
             [KR_STAGE_APPEND] = {.parts = append_parts, .run = append_run},

@@ -44,8 +44,8 @@ static kr_status init_device(kr_store *store, uint32_t d, const kr_store_config 
         return status;
     if (c->bind != NULL)
         c->bind(c->context, d, device->memory.base, bytes);
-    memset(device->memory.base, 0,
-           bytes); /* commit it now: a full machine shows here, not in a decode step */
+    if (!c->lazy) /* commit it now: a full machine shows here, not in a decode step */
+        memset(device->memory.base, 0, bytes);
     bytes = 0;
     for (uint32_t g = 0; g < groups; g++) {
         kr_pool_init(&device->pool[g], (uint8_t)d, (uint8_t)g, device->memory.base + bytes,

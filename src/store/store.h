@@ -73,12 +73,13 @@ typedef struct {
     uint32_t devices, sessions_max;
     uint64_t pool_bytes; /* per device */
     uint32_t generation; /* handles begin after it: those of an earlier store stay dead */
+    bool lazy;           /* pools are only reserved; they take memory as pages are first used */
     /* Called with each device's memory before it is touched (to bind it); may be NULL. */
     void (*bind)(void *context, uint32_t device, void *memory, uint64_t bytes);
     void *context;
 } kr_store_config;
 
-/* Takes over a completed geometry, reserves and touches the pools. KR_E_MEMORY; KR_E_LIMIT when a
+/* Takes over a completed geometry, reserves the pools and touches them. KR_E_MEMORY; KR_E_LIMIT when a
  * pool cannot hold one page of each group. */
 kr_status kr_store_init(kr_store *store, const kr_geometry *geometry, const kr_store_config *config,
                         kr_err *err);
