@@ -168,7 +168,7 @@ check:
 	    $(MAKE) --no-print-directory B=$(B)/asan SAN=address,undefined run-tests
 
 # UCX's memory hooks run in threads that the sanitizer has already taken down; it can do without.
-TSAN_ROOMS := base wire node engine api
+TSAN_ROOMS := base wire node engine
 tsan:
 	@tools/deps.sh build
 	@export UCX_MEM_EVENTS=no KARAT_TEST_SANITIZED=1 TSAN_OPTIONS="halt_on_error=1 $$TSAN_OPTIONS"; \

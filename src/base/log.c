@@ -8,8 +8,7 @@
 
 enum { LINE_BYTES = 1024 };
 
-enum { SILENT = -1 };
-static _Atomic int highest = SILENT;
+static _Atomic int highest = KR_LOG_INFO;
 
 void kr_log_set(kr_log_level highest_printed) { atomic_store(&highest, (int)highest_printed); }
 

@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/options.h"
@@ -51,7 +50,6 @@ static int finish(int status)
 
 int main(int argc, char **argv)
 {
-    kr_log_set(KR_LOG_INFO);
     kr_ucx_tame(); /* SIGHUP ends a command again, and a crash is the system's to report */
     if (argc < 2) {
         print_help(stderr);
