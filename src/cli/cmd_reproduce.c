@@ -4,11 +4,15 @@
 
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "plan/anchors.h"
 #include "plan/reproduce.h"
+#include "report/table.h"
 
 typedef struct {
     kr_reproduce_options run;
     const char *out;
+    kr_option_strings tables;
+    bool anchors;
 } reproduce_options;
 
 #define AT(field) offsetof(reproduce_options, field)
@@ -56,6 +60,15 @@ static const kr_option table[] = {
      .type = KR_OPT_FLAG,
      .at = AT(run.measured_network),
      .help = "expert all-to-alls as measured (DeepEP), not at the paper's 400 GB/s a node"},
+    {.name = "anchors",
+     .type = KR_OPT_FLAG,
+     .at = AT(anchors),
+     .help = "print published times of a decode step beside the simulator's, and nothing else"},
+    {.name = "tables",
+     .type = KR_OPT_STRINGS,
+     .at = AT(tables),
+     .value = "FILE,...",
+     .help = "measured tables for --anchors (tools/import_aiconfigurator.py)"},
 };
 
 static const kr_command_line line = {
@@ -66,6 +79,54 @@ static const kr_command_line line = {
     .option_count = sizeof table / sizeof table[0],
     .example = "karat reproduce --kvct traces/ --seeds 3 --out docs/reproduction.md",
 };
+
+static const kr_column columns[] = {
+    {"anchor", NULL, "anchor", 0},
+    {"device", NULL, "device", 0},
+    {"published", "ms", "published_ms", 1},
+    {"here", "ms", "here_ms", 1},
+    {"error", "%", "error_percent", 1},
+    {"measured or between", "%", "measured_or_interpolated_percent", 0},
+};
+
+static kr_status print_anchors(const char *data, kr_device_tables *const *tables, uint32_t count, kr_err *err)
+{
+    kr_anchor_result r[KR_ANCHORS];
+    kr_status status = kr_anchors_run(data, tables, count, r, err);
+    kr_table t;
+
+    if (status != KR_OK)
+        return status;
+    kr_table_init(&t, NULL, columns, sizeof columns / sizeof columns[0]);
+    for (int i = 0; i < KR_ANCHORS; i++) {
+        kr_table_text(&t, "%s", kr_anchors[i].name);
+        kr_table_text(&t, "%s", kr_anchors[i].device);
+        kr_table_real(&t, kr_anchors[i].published_ms);
+        kr_table_real(&t, r[i].ms);
+        kr_table_real(&t, 100 * (r[i].ms / kr_anchors[i].published_ms - 1));
+        kr_table_real(&t, 100 * (r[i].provenance[KR_MEASURED] + r[i].provenance[KR_INTERPOLATED]));
+    }
+    status = kr_table_print(&t, stdout, err);
+    kr_table_free(&t);
+    return status;
+}
+
+static kr_status anchors(const reproduce_options *o, kr_err *err)
+{
+    kr_device_tables *tables[KR_OPT_LIST_MAX];
+    uint32_t count = 0;
+    kr_status status = KR_OK;
+
+    while (count < o->tables.count && status == KR_OK) {
+        status = kr_device_tables_load(kr_option_string_at(&o->tables, count), &tables[count], err);
+        count += status == KR_OK;
+    }
+    if (status == KR_OK)
+        status = print_anchors(o->run.data, tables, count, err);
+    while (count > 0)
+        kr_device_tables_free(tables[--count]);
+    return status;
+}
 
 int kr_cmd_reproduce(int argc, char **argv)
 {
@@ -82,6 +143,8 @@ int kr_cmd_reproduce(int argc, char **argv)
 
     if (!kr_options_parse(&line, argc, argv, &o, &rest, &rest_count, &code))
         return code;
+    if (o.anchors)
+        return anchors(&o, &err) == KR_OK ? KR_EXIT_OK : kr_cli_failed(line.command, &err);
     if (kr_reproduce(&o.run, &r, &err) != KR_OK)
         return kr_cli_failed(line.command, &err);
     out = fopen(o.out, "wb");

@@ -30,17 +30,19 @@ typedef struct {
     char model[48];  /* kr_model.name it was measured on; "" = any */
     char method[16]; /* retrieval method it was measured with; "" = any that has no curve of its own */
     uint32_t ranks;  /* all-to-all: ranks that took part; 0 for other ops */
+    uint32_t key_width, heads; /* attend: of the kernel measured, heads of one accelerator; 0 = any */
     double start_s, per_row_s, per_attended_s, per_context_s, per_expert_s, per_expert_row_s;
     double rows_max, context_max; /* measured domain, context summed over the batch; 0 = no bound */
     double compute_share;         /* all-to-all: part of its time that keeps the compute units busy */
     kr_provenance provenance;     /* inside the domain */
 } kr_device_curve;
 
-/* A formula fitted to matrix products of one type: seconds = start + max(FLOPs / flops, bytes / bytes_per_s),
- * bytes being the matrix, rows in and, as BF16, rows out. */
+/* A formula fitted to matrix products of one type: seconds = start + max(FLOPs / flops,
+ * bytes / bytes_per_s, depth_s * in), bytes being the matrix, rows in and, as BF16, rows out. The last
+ * term is what a product too small for all units takes to walk along a row. */
 typedef struct {
     kr_dtype math;
-    double start_s, flops, bytes_per_s;
+    double start_s, flops, bytes_per_s, depth_s;
     double rows_max; /* measured domain */
 } kr_device_matrix;
 
@@ -73,6 +75,12 @@ typedef struct {
 kr_status kr_device_model_load(const char *path, kr_device_model *device, kr_err *err);
 /* The same from an object that is part of a larger file. */
 kr_status kr_device_model_read(kr_json json, kr_device_model *device, kr_err *err);
+
+/* The form of the file is in device/tables.h. The caller owns *tables. KR_E_FORMAT names the table. */
+kr_status kr_device_tables_load(const char *path, kr_device_tables **tables, kr_err *err);
+void kr_device_tables_free(kr_device_tables *tables);
+/* Whether they were measured on a device of this name. */
+bool kr_device_tables_are_of(const kr_device_tables *tables, const char *name);
 
 /* One op to be priced on a modelled device. */
 typedef struct {

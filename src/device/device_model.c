@@ -23,6 +23,9 @@ static double flops_of(const kr_device_model *d, kr_dtype math)
 
 static bool is_of(const kr_device_curve *c, const kr_device_job *job)
 {
+    if (c->key_width != 0 && (job->kernels == NULL || c->key_width != job->kernels->unit.in ||
+                              (c->heads != 0 && c->heads != job->kernels->unit.count)))
+        return false;
     return c->op == job->op && (c->model[0] == '\0' || strcmp(c->model, job->model) == 0) &&
            (c->method[0] == '\0' || (job->method != NULL && strcmp(c->method, job->method) == 0));
 }
@@ -101,10 +104,12 @@ static void add_matrix(const kr_device_model *d, const kr_device_job *job, const
 {
     const kr_device_matrix *fit = find_matrix(d, m->math);
     const double rows = (double)job->rows, flops = 2.0 * m->count * m->in * m->out * rows;
+    double seconds;
 
     if (kr_device_tables_add(d->tables, job, m, time))
         return;
-    add(time, fit->start_s + fmax(flops / fit->flops, matrix_bytes(m, rows) / fit->bytes_per_s),
+    seconds = fmax(flops / fit->flops, matrix_bytes(m, rows) / fit->bytes_per_s);
+    add(time, fit->start_s + fmax(seconds, fit->depth_s * m->in),
         rows > fit->rows_max ? KR_EXTRAPOLATED : KR_INTERPOLATED);
 }
 

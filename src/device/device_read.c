@@ -147,6 +147,8 @@ static kr_status read_curve(kr_json j, kr_device_curve *out, kr_err *err)
         "model",
         "method",
         "kernel",
+        "key_width",
+        "heads",
         "ranks",
         "t0_us",
         "per_row_us",
@@ -181,6 +183,8 @@ static kr_status read_curve(kr_json j, kr_device_curve *out, kr_err *err)
         return kr_fail(err, KR_E_FORMAT, "%s: method is longer than %zu bytes", j.where, sizeof c.method - 1);
     memcpy(c.method, method, strlen(method));
     TRY(kr_json_u32(j, "ranks", false, 1, 1u << 20, &c.ranks, err));
+    TRY(kr_json_u32(j, "key_width", false, 1, 1u << 20, &c.key_width, err));
+    TRY(kr_json_u32(j, "heads", false, 1, 1u << 20, &c.heads, err));
     TRY(kr_json_real(j, "t0_us", true, -1e9, 1e9, &c.start_s, err));
     TRY(kr_json_real(j, "per_expert_us", false, 0.0, 1e9, &c.per_expert_s, err));
     TRY(kr_json_real(j, "per_expert_row_us", false, 0.0, 1e9, &c.per_expert_row_s, err));
@@ -225,8 +229,9 @@ static kr_status read_curves(kr_json root, kr_device_model *d, kr_err *err)
 
 static kr_status read_matrix(kr_json j, kr_device_matrix *out, kr_err *err)
 {
-    static const char *const keys[] = {"math",     "kernel",       "t0_us",     "flops",  "bytes_per_s",
-                                       "rows_max", "median_error", "p90_error", "source", NULL};
+    static const char *const keys[] = {"math",        "kernel",   "t0_us",    "flops",
+                                       "bytes_per_s", "depth_ps", "rows_max", "median_error",
+                                       "p90_error",   "source",   NULL};
     kr_device_matrix m = {0};
     const char *text = NULL;
 
@@ -239,7 +244,9 @@ static kr_status read_matrix(kr_json j, kr_device_matrix *out, kr_err *err)
     TRY(kr_json_real(j, "flops", true, 1.0, 1e21, &m.flops, err));
     TRY(kr_json_real(j, "bytes_per_s", true, 1.0, 1e18, &m.bytes_per_s, err));
     TRY(kr_json_real(j, "rows_max", true, 1.0, 1e12, &m.rows_max, err));
+    TRY(kr_json_real(j, "depth_ps", false, 0.0, 1e9, &m.depth_s, err));
     m.start_s *= 1e-6;
+    m.depth_s *= 1e-12;
     *out = m;
     return KR_OK;
 }

@@ -260,7 +260,10 @@ void kr_device_tables_free(kr_device_tables *all)
     kr_free(all);
 }
 
-const char *kr_device_tables_of(const kr_device_tables *all) { return all->device; }
+bool kr_device_tables_are_of(const kr_device_tables *all, const char *name)
+{
+    return strcmp(all->device, name) == 0;
+}
 
 /* ---- looking up ---- */
 

@@ -16,12 +16,6 @@
 
 enum { KR_TABLES_MAX = 256, KR_TABLE_AXES_MAX = 3, KR_TABLE_POINTS_MAX = 1 << 19 };
 
-/* The caller owns *tables. KR_E_FORMAT names the table and what is wrong with it. */
-kr_status kr_device_tables_load(const char *path, kr_device_tables **tables, kr_err *err);
-void kr_device_tables_free(kr_device_tables *tables);
-/* Name of the device that they were measured on. */
-const char *kr_device_tables_of(const kr_device_tables *tables);
-
 /* Adds to *time what the first table says that fits: of the job's op, or of matrix products when matrix
  * is not NULL (a product of several side by side has no table). false: none fits. */
 bool kr_device_tables_add(const kr_device_tables *tables, const kr_device_job *job, const kr_matrix *matrix,

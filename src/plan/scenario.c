@@ -135,6 +135,8 @@ static void apply_factors(kr_scenario *s, const kr_plan_factors *f)
         c->curve[i].per_row_s *= f->curves;
         c->curve[i].per_attended_s *= f->curves;
         c->curve[i].per_context_s *= f->curves;
+        c->curve[i].per_expert_s *= f->curves;
+        c->curve[i].per_expert_row_s *= f->curves;
     }
     m->flops_f32 *= f->cores;
     m->flops_bf16 *= f->cores;
@@ -276,7 +278,10 @@ kr_status kr_scenario_init(kr_scenario *scenario, const kr_scenario_options *o, 
         status = load_device(o->data, systems[o->system].compute, o->compute, &scenario->compute, err);
     if (status == KR_OK && systems[o->system].memory != NULL)
         status = load_device(o->data, systems[o->system].memory, o->memory, &scenario->memory, err);
+    if (status == KR_OK && o->tables != NULL && !kr_device_tables_are_of(o->tables, scenario->compute.name))
+        status = kr_fail(err, KR_E_ARG, "plan: the tables were not measured on %s", scenario->compute.name);
     if (status == KR_OK) {
+        scenario->compute.tables = o->tables;
         apply_factors(scenario, &o->factors);
         status = build(scenario, o, context_max, err);
     }

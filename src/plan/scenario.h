@@ -62,6 +62,7 @@ typedef struct {
     uint32_t ep, tp;        /* ep 0: all compute ranks, at most the model's experts */
     uint32_t micro_batches;
     const char *compute, *memory; /* descriptor paths instead of the system's own, or NULL */
+    const kr_device_tables *tables; /* measured on the compute device, or NULL; not owned */
     bool exact;                   /* own accounting and absorbed queries, not the paper's */
     bool all_to_all_by_bytes;     /* the paper's 400 GB/s a node instead of the measured curves */
     double reserved_share;        /* of a device's memory, kept back; 0 = 5 % */
