@@ -24,10 +24,15 @@
 extern "C" {
 #endif
 
-/* Built-in methods: name, one line and source of number index; null past the last. */
+/* Methods, built-in ones first: name, one line and source of number index; null past the last. */
 KARAT_API const char *karat_method_name(uint32_t index);
 KARAT_API const char *karat_method_summary(uint32_t index);
 KARAT_API const char *karat_method_source(uint32_t index);
+
+/* Loads a method outside the tree (karat/method.h) for the rest of the process; *name (or null) gets
+ * its name. Not while another thread is in karat. KARAT_E_NOT_FOUND, KARAT_E_VERSION, KARAT_E_FORMAT,
+ * KARAT_E_EXISTS (a method of that name), KARAT_E_LIMIT. */
+KARAT_API karat_status karat_method_load(const char *path, const char **name, karat_error *error);
 
 #define KARAT_METHOD_DEFAULT UINT32_MAX /* of dense_layers: as the method's authors had it */
 

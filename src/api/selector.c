@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "method/attend_list.h"
 #include "method/native.h"
+#include "method/outside.h"
 #include "method/tiled.h"
 
 enum {
@@ -20,30 +21,34 @@ _Static_assert(sizeof(karat_selector_plan) >= PLAN_BYTES, "grows at its end");
 
 /* ---- methods ---- */
 
-static const kr_method *method_at(uint32_t index)
-{
-    for (uint32_t i = 0; kr_methods[i] != NULL; i++)
-        if (i == index)
-            return kr_methods[i];
-    return NULL;
-}
-
 const char *karat_method_name(uint32_t index)
 {
-    const kr_method *m = method_at(index);
+    const kr_method *m = kr_method_at(index);
     return m != NULL ? m->name : NULL;
 }
 
 const char *karat_method_summary(uint32_t index)
 {
-    const kr_method *m = method_at(index);
+    const kr_method *m = kr_method_at(index);
     return m != NULL ? m->summary : NULL;
 }
 
 const char *karat_method_source(uint32_t index)
 {
-    const kr_method *m = method_at(index);
+    const kr_method *m = kr_method_at(index);
     return m != NULL ? m->source : NULL;
+}
+
+karat_status karat_method_load(const char *path, const char **name, karat_error *error)
+{
+    const kr_method *method;
+    kr_err err = {0};
+    kr_status status = path != NULL ? kr_method_load(path, &method, &err)
+                                    : kr_fail(&err, KR_E_ARG, "path is null");
+
+    if (status == KR_OK && name != NULL)
+        *name = method->name;
+    return kr_api_end(status, &err, error);
 }
 
 /* ---- options ---- */

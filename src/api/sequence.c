@@ -291,6 +291,26 @@ karat_status karat_sequence_end_prompt(karat_sequence *sequence, karat_error *er
     return kr_api_end(end_prompt(sequence, &err), &err, error);
 }
 
+/* A cut inside a unit leaves an index that knows of lost tokens: it is made anew from the keys that are
+ * left. An index of keys that came with the rows has one entry a token and loses nothing. */
+static void index_anew(karat_sequence *q, uint32_t layer)
+{
+    karat_selector *s = q->selector;
+    const kr_geometry *g = &s->store.geometry;
+    kr_record_header *record = kr_kv_session_record(&s->store, q->session, layer);
+    const uint64_t covered = record->tokens_covered, tokens = q->session->tokens[layer];
+    uint64_t nan_count = 0;
+
+    if (covered >= tokens || g->plan[layer].index_key_bytes != 0)
+        return;
+    const kr_view view = kr_kv_session_view(&s->store, q->session, layer, tokens);
+    kr_job job = job_of(q, layer, &view, &nan_count);
+    job.first_position = covered;
+    job.queries = (uint32_t)(tokens - covered);
+    kr_api_run(s, &g->method[layer]->stage[KR_STAGE_APPEND], &job);
+    record->tokens_covered = tokens;
+}
+
 karat_status karat_sequence_trim(karat_sequence *q, uint64_t tokens, karat_error *error)
 {
     kr_err err = {0};
@@ -298,6 +318,8 @@ karat_status karat_sequence_trim(karat_sequence *q, uint64_t tokens, karat_error
 
     if (status == KR_OK)
         status = kr_store_trim(&q->selector->store, q->session, tokens, &err);
+    for (uint32_t l = 0; status == KR_OK && l < q->selector->store.geometry.layers; l++)
+        index_anew(q, l);
     if (status == KR_OK && tokens == 0)
         q->in_prompt = true;
     return kr_api_end(status, &err, error);

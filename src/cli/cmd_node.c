@@ -20,6 +20,7 @@
 #include "cli/address.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "method/outside.h"
 #include "node/node.h"
 #include "wire/payload.h"
 #include "wire/ucx.h"
@@ -38,6 +39,7 @@ typedef struct {
     const char *listen, *key_file, *save_folder;
     uint32_t devices, threads_per_device, sessions_max, spin_us;
     uint64_t memory, message_max;
+    kr_option_strings methods;
     int transport;
     bool bind, json;
 } node_options;
@@ -114,6 +116,11 @@ static const kr_option table[] = {
      .at = offsetof(node_options, save_folder),
      .value = "FOLDER",
      .help = "where clients may save and restore sessions; without it they may not"},
+    {.name = "method",
+     .type = KR_OPT_STRINGS,
+     .at = offsetof(node_options, methods),
+     .value = "FILE,...",
+     .help = "methods outside the tree (./my.so) that clients may name; they can load none themselves"},
     {.name = "json",
      .type = KR_OPT_FLAG,
      .at = offsetof(node_options, json),
@@ -352,6 +359,20 @@ static int daemon_run(const node_options *o, const kr_cli_address *at, const kr_
     return status;
 }
 
+static kr_status load_methods(const kr_option_strings *files, kr_err *err)
+{
+    kr_status status = KR_OK;
+
+    for (uint32_t i = 0; i < files->count && status == KR_OK; i++) {
+        const kr_method *method;
+
+        status = kr_method_load(kr_option_string_at(files, i), &method, err);
+        if (status == KR_OK)
+            kr_log(KR_LOG_INFO, "method %s: %s", method->name, method->summary);
+    }
+    return status;
+}
+
 int kr_cmd_node(int argc, char **argv)
 {
     node_options o = {.listen = "127.0.0.1:7420",
@@ -373,6 +394,8 @@ int kr_cmd_node(int argc, char **argv)
         return kr_cli_misused(line.command, "--listen: %s", err.text);
     if (o.key_file == NULL && !kr_cli_is_loopback(&at))
         return kr_cli_misused(line.command, "--listen %s is open to a network: give --key-file", o.listen);
+    if (load_methods(&o.methods, &err) != KR_OK)
+        return kr_cli_failed(line.command, &err);
     if (o.key_file != NULL && kr_cli_key_read(o.key_file, &key, &err) != KR_OK)
         return kr_cli_failed(line.command, &err);
     status = daemon_run(&o, &at, &key);

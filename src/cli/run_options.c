@@ -2,8 +2,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/team.h"
 #include "cli/run.h"
+#include "method/outside.h"
 
 static const char *const transports[] = {"auto", "shm", "tcp", NULL};
 
@@ -92,7 +94,7 @@ static const kr_option table[] = {
      .type = KR_OPT_STRING,
      AT(attention),
      .value = "METHOD",
-     .help = "dense, quest, ...; native: the model's own, dense for one without"},
+     .help = "dense, quest, ..., or a file ./my.so; native: the model's own, dense for one without"},
     {.name = "attention-layers",
      .type = KR_OPT_STRINGS,
      AT(attention_layers),
@@ -283,14 +285,14 @@ static kr_status set_method(const kr_run_options *o, const char *name, kr_method
 {
     const kr_method *method;
     const bool native = strcmp(name, "native") == 0;
-    kr_status status = native ? KR_OK : kr_method_find(name, &method, err);
+    kr_status status = native ? KR_OK : kr_method_open(name, &method, err);
     if (status != KR_OK)
         return status;
+    if (!native)
+        name = method->name; /* a file's method has one of its own */
     *config = (kr_method_config){
         .dense_layers = o->dense_layers, .budget = o->budget, .mode = o->attention_mode, .seed = o->seed};
-    if (strlen(name) >= sizeof config->name)
-        return kr_fail(err, KR_E_ARG, "method name %s is longer than %zu characters", name,
-                       sizeof config->name - 1);
+    KR_CHECK(strlen(name) < sizeof config->name);
     memcpy(config->name, name, strlen(name));
     return KR_OK;
 }

@@ -20,6 +20,7 @@ typedef struct {
     const kr_tokenizer *tokenizer;
     kr_eval_tokens corpus;
     const kr_eval_method *method[KR_EVAL_METHODS_MAX + 1];
+    kr_eval_method outside[KR_EVAL_METHODS_MAX]; /* those of them that come from files */
     uint32_t methods;
     uint64_t context; /* of the current round */
     uint32_t passage;
@@ -472,11 +473,11 @@ static kr_status choose_methods(evaluation *e, kr_err *err)
             e->method[e->methods++] = &kr_eval_methods[i];
     for (uint32_t i = 0; i < o->method_count; i++) {
         const kr_eval_method *method;
-        const kr_status status = kr_eval_method_find(o->methods[i], &method, err);
+        const kr_status status = kr_eval_method_find(o->methods[i], &e->outside[i], &method, err);
         if (status != KR_OK)
             return status;
         for (uint32_t m = 1; m < e->methods; m++)
-            if (e->method[m] == method)
+            if (strcmp(e->method[m]->name, method->name) == 0)
                 return kr_fail(err, KR_E_ARG, "method %s is asked for twice", method->name);
         if (method != &kr_eval_methods[0])
             e->method[e->methods++] = method;

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "method/outside.h"
 #include "method/quest.h"
 
 /* RetroInfer takes shares of the clusters, in thousandths; estimation keeps its 232 while there is room. */
@@ -114,7 +115,8 @@ const kr_eval_method kr_eval_methods[] = {
 
 const uint32_t kr_eval_method_count = sizeof kr_eval_methods / sizeof kr_eval_methods[0];
 
-kr_status kr_eval_method_find(const char *name, const kr_eval_method **method, kr_err *err)
+kr_status kr_eval_method_find(const char *name, kr_eval_method *outside, const kr_eval_method **method,
+                              kr_err *err)
 {
     const kr_method *known;
     for (uint32_t i = 0; i < kr_eval_method_count; i++)
@@ -122,9 +124,14 @@ kr_status kr_eval_method_find(const char *name, const kr_eval_method **method, k
             *method = &kr_eval_methods[i];
             return KR_OK;
         }
-    const kr_status status = kr_method_find(name, &known, err);
-    return status != KR_OK ? status
-                           : kr_fail(err, KR_E_UNSUPPORTED, "eval knows no budget for method %s", name);
+    const kr_status status = kr_method_open(name, &known, err);
+    if (status != KR_OK)
+        return status;
+    if (!kr_method_is_file(name))
+        return kr_fail(err, KR_E_UNSUPPORTED, "eval knows no budget for method %s", name);
+    *outside = (kr_eval_method){.name = known->name, .training_free = true, .has_budget = true};
+    *method = outside;
+    return KR_OK;
 }
 
 kr_status kr_eval_method_check(const kr_eval_method *method, const kr_model_file *file, kr_err *err)

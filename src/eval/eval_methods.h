@@ -24,8 +24,10 @@ typedef struct {
 extern const kr_eval_method kr_eval_methods[];
 extern const uint32_t kr_eval_method_count;
 
-/* KR_E_NOT_FOUND names the methods. */
-kr_status kr_eval_method_find(const char *name, const kr_eval_method **method, kr_err *err);
+/* name may be that of a file with a method outside the tree (method/outside.h), which is loaded; its row is
+ * made in the caller's *outside. KR_E_NOT_FOUND names the methods. */
+kr_status kr_eval_method_find(const char *name, kr_eval_method *outside, const kr_eval_method **method,
+                              kr_err *err);
 /* KR_E_NOT_FOUND names the tensor that the model file lacks. */
 kr_status kr_eval_method_check(const kr_eval_method *method, const kr_model_file *file, kr_err *err);
 /* Name, budget and parameters; the rest is 0. */

@@ -64,6 +64,7 @@ typedef struct {
     /* For pricing where selected_max is no guide, since the number varies: what a row attends on
      * average, attended_fixed tokens and attended_ppm millionths of its context. Both 0: selected_max. */
     uint32_t attended_fixed, attended_ppm;
+    const void *outside; /* table of a method outside the tree (outside.h); NULL for all others */
     /* Per decode query row, for pricing: work = fixed + context * per_context + units * per_unit
      * + attended * per_attended; stage order as kr_stage_kind. */
     struct {
@@ -178,8 +179,11 @@ typedef struct kr_method {
     const kr_method_project *project; /* NULL: nothing to do on the compute node */
 } kr_method;
 
-/* The table of built-in methods, ending in NULL; lookup by name (KR_E_NOT_FOUND lists the names). */
+/* The table of built-in methods, ending in NULL. */
 extern const kr_method *const kr_methods[];
+/* Built-in ones, then those loaded (outside.h), by number; NULL past the last. */
+const kr_method *kr_method_at(uint32_t index);
+/* By name, of any of them; KR_E_NOT_FOUND lists the names. */
 kr_status kr_method_find(const char *name, const kr_method **method, kr_err *err);
 
 /* Number of segments of a list of n positions. */

@@ -443,6 +443,46 @@ static void sequences_share_a_pool(void **state)
     feed_free(&f);
 }
 
+/* A cut inside a page of Quest's leaves the bounds of the tokens that are left, at once. */
+static void a_cut_forgets(void **state)
+{
+    (void)state;
+    kr_rng rng = test_rng("cut");
+    const kr_method_config config = {.budget = 96};
+    const karat_selector_options o = options_of("quest", &config, &gqa, TOKENS);
+    const karat_selector_plan plan = {.struct_size = sizeof plan};
+    feed f = feed_random(&rng, &gqa, TOKENS);
+    kv_arrays a = kv_of(&f, &gqa);
+    uint32_t count[2][HEADS], unit[2][HEADS * TOKENS];
+    karat_selector *selector;
+    karat_sequence *q;
+
+    memset(unit, 0, sizeof unit);
+    for (uint32_t i = 0; i < KV * D; i++) /* a key that would win for every query */
+        ((uint16_t *)(void *)a.key)[405 * KV * D + i] = i % 2 ? 0x4700 : 0xc700;
+    for (int cut = 0; cut < 2; cut++) {
+        karat_lists lists = {.struct_size = sizeof lists,
+                             .lists = HEADS,
+                             .stride = TOKENS,
+                             .count = count[cut],
+                             .unit = unit[cut]};
+        const karat_rows rows = rows_of(&f, &a, &gqa, &plan, 0, cut ? 450 : 402, true, NULL);
+
+        assert_karat(karat_selector_create(&o, &selector, error));
+        assert_karat(karat_sequence_open(selector, 0, &q, error));
+        assert_karat(karat_sequence_append(q, 0, &rows, error));
+        if (cut)
+            assert_karat(karat_sequence_trim(q, 402, error));
+        assert_karat(karat_sequence_end_prompt(q, error));
+        assert_karat(karat_sequence_select(q, 0, f.query, NULL, &lists, error));
+        karat_selector_destroy(selector);
+    }
+    assert_memory_equal(count[0], count[1], sizeof count[0]);
+    assert_memory_equal(unit[0], unit[1], sizeof unit[0]);
+    kv_free(&a);
+    feed_free(&f);
+}
+
 static void methods_are_listed(void **state)
 {
     (void)state;
@@ -469,6 +509,7 @@ int main(void)
         cmocka_unit_test(strides_and_own_arrays),
         cmocka_unit_test(layers_share_an_index),
         cmocka_unit_test(sequences_share_a_pool),
+        cmocka_unit_test(a_cut_forgets),
         cmocka_unit_test(methods_are_listed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
