@@ -11,6 +11,7 @@
     X(node, "node", "serves memory to clients: KV caches and the work on them")       \
     X(eval, "eval", "compares retrieval methods with dense attention on a model")     \
     X(bench, "bench", "measures every kernel beside its limit on this machine")       \
+    X(profile, "profile", "measures the runtime on this machine, for sim")            \
     X(sim, "sim", "simulates a cluster that serves a trace")                          \
     X(plan, "plan", "searches the best cluster under a power and a limit on latency") \
     X(reproduce, "reproduce", "runs the papers' experiments and judges their claims") \

@@ -128,17 +128,9 @@ static size_t program_arena_bytes(const kr_engine_config *c, const kr_model *mod
            (1 << 20);
 }
 
-static kr_status build(kr_engine *engine, const kr_engine_config *config, kr_err *err)
+kr_status kr_engine_program_of(const kr_engine_config *config, kr_model *model, kr_arena *arena,
+                               kr_program *program, kr_err *err)
 {
-    engine->config = *config;
-    engine->config.methods = NULL; /* the program has its own copy */
-    engine->model = *kr_model_file_model(config->file);
-    engine->model.kv_dtype = config->kv_dtype;
-    kr_status status = check_config(config, &engine->model, err);
-    if (status == KR_OK)
-        status = kr_arena_init(&engine->program_arena, program_arena_bytes(config, &engine->model), err);
-    if (status != KR_OK)
-        return status;
     const kr_parallel parallel = {.tp = 1,
                                   .ep = 1,
                                   .dp = 1,
@@ -147,10 +139,27 @@ static kr_status build(kr_engine *engine, const kr_engine_config *config, kr_err
                                   .activation = KR_F32,
                                   .dispatch = KR_F32,
                                   .combine = KR_F32};
-    status = kr_program_build(&engine->program, &engine->program_arena, &engine->model, config->methods,
-                              &parallel, config->context_max, err);
+    *model = *kr_model_file_model(config->file);
+    model->kv_dtype = config->kv_dtype;
+    kr_status status = check_config(config, model, err);
     if (status == KR_OK)
-        status = check_program(&engine->program, err);
+        status = kr_arena_init(arena, program_arena_bytes(config, model), err);
+    if (status != KR_OK)
+        return status;
+    status = kr_program_build(program, arena, model, config->methods, &parallel, config->context_max, err);
+    if (status == KR_OK)
+        status = check_program(program, err);
+    if (status != KR_OK)
+        kr_arena_free(arena);
+    return status;
+}
+
+static kr_status build(kr_engine *engine, const kr_engine_config *config, kr_err *err)
+{
+    engine->config = *config;
+    engine->config.methods = NULL; /* the program has its own copy */
+    kr_status status = kr_engine_program_of(config, &engine->model, &engine->program_arena, &engine->program,
+                                            err);
     if (status == KR_OK)
         status = kr_program_memory(&engine->program, config->context_max, config->rows_max, &engine->memory,
                                    err);

@@ -18,6 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/arena.h"
 #include "base/clock.h"
 #include "base/span.h"
 #include "base/status.h"
@@ -82,6 +83,12 @@ typedef struct {
 
 /* The config's nodes may be absent here. Same checks as kr_engine_create. */
 kr_status kr_engine_plan(const kr_engine_config *config, kr_engine_needs *needs, kr_err *err);
+
+/* The step program that an engine of this config runs, without an engine: for those who simulate it.
+ * *model is the file's with the KV type as served; program points to it and into the arena, which the
+ * caller frees on success. Same checks as kr_engine_create. */
+kr_status kr_engine_program_of(const kr_engine_config *config, kr_model *model, kr_arena *arena,
+                               kr_program *program, kr_err *err);
 
 /* Builds the program, packs weights, configures the nodes. KR_E_UNSUPPORTED names an op that this
  * engine cannot execute; KR_E_ARG and KR_E_LIMIT name the value and its range. */

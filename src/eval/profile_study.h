@@ -1,0 +1,50 @@
+/* A whole profile of one model on this machine: which points are measured, and in what order.
+ *
+ * Points that the fit sees and points that it does not (the check) run between each other, so that both
+ * meet the same machine. The fit sees rows 1..rows_max at the smallest context and powers of two at the
+ * others, with dense attention and with each method and budget; the check has other contexts, other
+ * combinations of rows, another budget, and batches of unequal contexts. */
+#ifndef KR_EVAL_PROFILE_STUDY_H
+#define KR_EVAL_PROFILE_STUDY_H
+
+#include "eval/profile.h"
+
+enum { KR_PROFILE_LIST_MAX = 8, KR_PROFILE_CHECKS = 10, KR_PROFILE_CHECK_CONTEXTS = 2 };
+
+typedef struct {
+    const kr_model_file *file;
+    bool weights_f32;
+    kr_dtype kv_dtype;
+    uint32_t cores;
+    const char *folder;                      /* empty, for saved sessions */
+    const char *method[KR_PROFILE_LIST_MAX]; /* beside dense */
+    uint32_t budget[KR_PROFILE_LIST_MAX];
+    uint64_t context[KR_PROFILE_LIST_MAX]; /* ascending */
+    uint32_t methods, budgets, contexts;
+    uint32_t dense_layers; /* first layers that stay dense; UINT32_MAX = each method's default */
+    uint32_t rows_max, steps, rounds;
+    bool check;
+    uint32_t check_budget;
+    uint64_t check_context[KR_PROFILE_CHECK_CONTEXTS];
+} kr_profile_options;
+
+/* A point that the fit has not seen. */
+typedef struct {
+    kr_profile_point point;
+    kr_arrangement arrangement;
+    kr_method_config method;
+} kr_profile_check;
+
+typedef struct {
+    kr_profile_setup setup;
+    kr_machine_mode mode[2]; /* in turn, at once */
+    kr_profile_check check[KR_PROFILE_CHECKS];
+    uint32_t checks;
+    uint32_t points, kept, total; /* of the fit: points, steps kept and run */
+} kr_profile_result;
+
+/* Minutes; progress goes to base/log. KR_E_LIMIT: contexts over the model's, rows over
+ * KR_PROFILE_ROWS_MAX. */
+kr_status kr_profile_study(const kr_profile_options *options, kr_profile_result *result, kr_err *err);
+
+#endif
