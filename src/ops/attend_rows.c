@@ -10,16 +10,16 @@
 
 enum { ROW_GROUP = 64, TOKEN_BLOCK = 72 };
 
-/* The vector variants work on groups of up to 64 rows: transposed query and accumulator, scores of
- * one segment, and one block of tokens in F32. The scalar form needs the scores of one row and one
- * converted row, which is less. */
+/* The vector variants work on groups of up to 64 rows: transposed query and accumulator (or accumulators
+ * padded to 64 dims), scores of one segment, and one block of tokens in F32. The scalar form needs the
+ * scores of one row and one converted row, which is less. */
 size_t kr_attend_rows_scratch_bytes(uint32_t rows, uint32_t key_dim, uint32_t value_dim)
 {
     const size_t group = rows < ROW_GROUP ? (rows + 15) / 16 * 16 : ROW_GROUP;
     const size_t dim = key_dim > value_dim ? key_dim : value_dim;
 
     return sizeof(float) *
-               (group * (key_dim + value_dim + KR_ATTEND_POSITIONS_MAX) + TOKEN_BLOCK * dim + 4 * ROW_GROUP) +
+               (group * (key_dim + value_dim + KR_ATTEND_POSITIONS_MAX) + TOKEN_BLOCK * dim + 20 * ROW_GROUP) +
            1024;
 }
 
@@ -39,6 +39,7 @@ static void attend_row(const kr_attend_rows_args *a, uint32_t r, float *score, f
             score[i] += a->bias[i];
         maximum = score[i] > maximum ? score[i] : maximum;
     }
+    maximum += 0.0f; /* -0 becomes +0 */
     /* A row of -inf scores has maximum -inf; a finite shift keeps -inf - (-inf) out. */
     const float shift = maximum > -FLT_MAX ? maximum : -FLT_MAX;
 

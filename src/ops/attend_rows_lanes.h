@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "ops/attend_ahead.h"
 #include "ops/attend_rows.h"
 #include "ops/lanes_exp.h"
 #include "ops/variants.h"
@@ -50,25 +51,6 @@ static void convert_row(kr_dtype type, const void *row, float *out, uint32_t dim
             lanes_store(out + c, lanes_from_f16(half + c));
     if (c < dim)
         kr_to_f32(type, (const uint8_t *)row + (size_t)c * kr_dtype_bytes(type), out + c, dim - c);
-}
-
-/* Rows that will be read soon. They are scattered, so no hardware prefetcher finds them; one line is
- * asked for every other step of a product, since bursts would fill the line-fill buffers and stall. */
-typedef struct {
-    const void *const *row, *const *end;
-    size_t at, bytes; /* of a row */
-} upcoming;
-
-static inline void fetch_line(upcoming *u)
-{
-    if (u->row == u->end)
-        return;
-    __builtin_prefetch((const uint8_t *)*u->row + u->at);
-    u->at += 64;
-    if (u->at >= u->bytes) {
-        u->at = 0;
-        u->row++;
-    }
 }
 
 /* A product to accumulate: out[t][width] += sum over steps of x[step][width] * y[t][step]. */
@@ -252,6 +234,7 @@ static void softmax(const row_group *g, uint32_t vector)
 
     for (uint32_t i = 0; i < a->positions; i++)
         maximum = lanes_max(lanes_load(score + (size_t)i * g->width), maximum);
+    maximum = lanes_add(maximum, lanes_set(0.0f)); /* -0 becomes +0 */
     lanes_store(g->maximum + vector * KR_LANES, maximum);
     maximum = lanes_max(maximum, lanes_set(-FLT_MAX));
     for (uint32_t i = 0; i < a->positions; i++) {

@@ -23,6 +23,15 @@ static const shape shapes[] = {
     {40, 65, 33, 17, KR_F32, false, true, true, 2.0f},
     {100, 12, 96, 40, KR_F16, false, false, true, 1.0f},
     {9, 0, 16, 16, KR_F32, false, false, false, 1.0f},
+    {1, 1000, 128, 128, KR_BF16, false, false, true, 1.0f}, /* few rows: every tile height, ragged dims */
+    {2, 17, 80, 96, KR_BF16, false, true, false, 1.0f},
+    {4, 64, 64, 64, KR_BF16, false, false, false, 1.0f},
+    {5, 70, 33, 50, KR_F16, false, true, true, 1.0f},
+    {6, 129, 64, 130, KR_F32, false, false, true, 1.0f},
+    {7, 66, 1, 1, KR_BF16, false, true, true, 1.0f},
+    {11, 200, 97, 33, KR_BF16, false, true, true, 1.0f},
+    {12, 65, 40, 65, KR_F16, false, false, true, 1.0f},
+    {10, 31, 576, 512, KR_BF16, true, true, true, 0.1f},
 };
 
 typedef struct {
