@@ -358,6 +358,9 @@ static kr_status run_cell(evaluation *e, const kr_eval_method *method, uint32_t 
         add_text(e, row);
     if (status == KR_OK && e->passage == 0)
         status = ask_needles(e, &r, is_dense, row, err);
+    if (status == KR_OK && e->passage + 1 < e->options->passages)
+        kr_log(KR_LOG_INFO, "eval: context %llu %s %u: passage %u of %u", (unsigned long long)row->context,
+               row->method, row->budget, e->passage + 1, e->options->passages);
     if (status == KR_OK && e->passage + 1 == e->options->passages) {
         sum_up_text(e, row);
         sum_up_attention(&r, row);
