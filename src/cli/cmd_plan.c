@@ -4,51 +4,25 @@
 #include <string.h>
 
 #include "cli/commands.h"
-#include "cli/options.h"
+#include "cli/sim_options.h"
 #include "plan/rederive.h"
 #include "plan/search.h"
 #include "report/chart.h"
 #include "report/page.h"
 #include "report/table.h"
-#include "workload/generate.h"
 
 typedef struct {
+    kr_sim_common common;
     kr_search_options search;
-    const char *trace, *html, *store;
-    int system;
-    uint32_t trace_sessions;
-    double power_kw, slo_ms;
-    bool json, all, window;
+    const char *store;
+    double power_kw;
+    bool all;
 } plan_options;
 
 #define AT(field) offsetof(plan_options, field)
 static const kr_option table[] = {
-    {.name = "model",
-     .type = KR_OPT_STRING,
-     .at = AT(search.base.model),
-     .value = "NAME|FILE",
-     .help = "a name in data/models, or a descriptor"},
-    {.name = "method",
-     .type = KR_OPT_STRING,
-     .at = AT(search.base.method),
-     .value = "NAME",
-     .help = "attention method; native is the model's own"},
-    {.name = "system",
-     .type = KR_OPT_CHOICE,
-     .at = AT(system),
-     .choices = kr_system_names,
-     .value = "NAME",
-     .help = "kind of memory device"},
-    {.name = "memory",
-     .type = KR_OPT_STRING,
-     .at = AT(search.base.memory),
-     .value = "FILE",
-     .help = "descriptor of your own memory device"},
-    {.name = "compute",
-     .type = KR_OPT_STRING,
-     .at = AT(search.base.compute),
-     .value = "FILE",
-     .help = "descriptor of your own compute device"},
+    {.help = "system"},
+    KR_SIM_OPTIONS_SYSTEM,
     {.name = "power-kw",
      .alias = "power",
      .type = KR_OPT_REAL,
@@ -57,14 +31,6 @@ static const kr_option table[] = {
      .real_max = 1e5,
      .value = "KW",
      .help = "TDP of all devices together"},
-    {.name = "slo-ms",
-     .alias = "slo",
-     .type = KR_OPT_REAL,
-     .at = AT(slo_ms),
-     .real_min = 0.1,
-     .real_max = 1e6,
-     .value = "MS",
-     .help = "P99 time between tokens"},
     {.name = "tp-max",
      .type = KR_OPT_U32,
      .at = AT(search.tp_max),
@@ -83,23 +49,10 @@ static const kr_option table[] = {
      .real_max = 0.9,
      .value = "SHARE",
      .help = "how far the sensitivities move each parameter"},
-    {.name = "trace",
-     .type = KR_OPT_STRING,
-     .at = AT(trace),
-     .value = "FILE|FOLDER|NAME",
-     .help = "trace, or the synthetic swe-pro, swe-chat, kvct-like"},
-    {.name = "trace-sessions",
-     .type = KR_OPT_U32,
-     .at = AT(trace_sessions),
-     .min = 1,
-     .max = 1 << 16,
-     .value = "N",
-     .help = "sessions of a synthetic trace"},
-    {.name = "seed", .type = KR_OPT_U64, .at = AT(search.study.seed), .value = "N", .help = "seed"},
-    {.name = "paper-window",
-     .type = KR_OPT_FLAG,
-     .at = AT(window),
-     .help = "the paper's short window; without it 400 steps with a warm-up test"},
+    {.help = "load"},
+    KR_SIM_OPTIONS_LOAD,
+    {.help = "measurement"},
+    KR_SIM_OPTIONS_RUN,
     {.name = "threads",
      .letter = 't',
      .type = KR_OPT_U32,
@@ -108,18 +61,9 @@ static const kr_option table[] = {
      .max = 256,
      .value = "N",
      .help = "threads; they do not change the result"},
-    {.name = "data",
-     .type = KR_OPT_STRING,
-     .at = AT(search.base.data),
-     .value = "FOLDER",
-     .help = "folder with models/ and devices/"},
+    {.help = "output"},
+    KR_SIM_OPTIONS_OUTPUT,
     {.name = "all", .type = KR_OPT_FLAG, .at = AT(all), .help = "print rejected points too, with the reason"},
-    {.name = "json", .type = KR_OPT_FLAG, .at = AT(json), .help = "print one JSON object"},
-    {.name = "html",
-     .type = KR_OPT_STRING,
-     .at = AT(html),
-     .value = "FILE",
-     .help = "write a page with charts"},
     {.name = "store",
      .type = KR_OPT_STRING,
      .at = AT(store),
@@ -228,7 +172,7 @@ static kr_status print_text(const plan_options *o, const kr_search *s, kr_err *e
 
     fill(&t, s, o->all);
     printf("%u points of %s on %s under %.1f kW and a P99 of %.1f ms\n", s->points, o->search.base.model,
-           o->trace, o->power_kw, o->slo_ms);
+           o->common.trace, o->power_kw, o->common.slo_ms);
     status = kr_table_print(&t, stdout, err);
     kr_table_free(&t);
     margin(s, text, sizeof text);
@@ -293,14 +237,15 @@ static kr_status write_html(const plan_options *o, const kr_search *s, kr_err *e
 {
     char text[512];
     kr_table t;
-    FILE *out = fopen(o->html, "wb");
+    FILE *out = fopen(o->common.html, "wb");
     kr_status status;
 
     if (out == NULL)
-        return kr_fail(err, KR_E_IO, "%s: %s", o->html, strerror(errno));
+        return kr_fail(err, KR_E_IO, "%s: %s", o->common.html, strerror(errno));
     margin(s, text, sizeof text);
     kr_page_begin(out, "karat plan", o->search.base.model);
-    kr_page_text(out, "%s, %.1f kW, P99 of %.1f ms. %s", o->trace, o->power_kw, o->slo_ms, text);
+    kr_page_text(out, "%s, %.1f kW, P99 of %.1f ms. %s", o->common.trace, o->power_kw, o->common.slo_ms,
+                 text);
     status = draw_front(s, out, err);
     if (status == KR_OK && s->best != UINT32_MAX)
         status = kr_chart_tornado(&(kr_tornado){.title = "Sensitivity of the best point",
@@ -318,7 +263,7 @@ static kr_status write_html(const plan_options *o, const kr_search *s, kr_err *e
     if (status == KR_OK)
         status = kr_page_end(out, err);
     if (fclose(out) != 0 && status == KR_OK)
-        status = kr_fail(err, KR_E_IO, "%s: %s", o->html, strerror(errno));
+        status = kr_fail(err, KR_E_IO, "%s: %s", o->common.html, strerror(errno));
     return status;
 }
 
@@ -329,11 +274,11 @@ static kr_status search(plan_options *o, int *code, kr_err *err)
 
     if (status != KR_OK)
         return status;
-    if (o->html != NULL)
+    if (o->common.html != NULL)
         status = write_html(o, &s, err);
     if (status == KR_OK && o->store != NULL)
-        status = kr_search_store(&s, o->store, o->trace, err);
-    if (status == KR_OK && o->json)
+        status = kr_search_store(&s, o->store, o->common.trace, err);
+    if (status == KR_OK && o->common.json)
         *code = print_json(&s);
     else if (status == KR_OK)
         status = print_text(o, &s, err);
@@ -400,7 +345,7 @@ static kr_status print_sweep(const plan_options *o, kr_err *err)
     if (status != KR_OK)
         return status;
     printf("\n%s on 16 GPUs and 192 devices, %s: cores as a share of the descriptor's 18\n",
-           o->search.base.model, o->trace);
+           o->search.base.model, o->common.trace);
     kr_table_init(&t, NULL, of, 5);
     for (int i = 0; i < SWEEP; i++) {
         const bool ran = jobs[i].status == KR_OK;
@@ -418,42 +363,36 @@ static kr_status print_sweep(const plan_options *o, kr_err *err)
 
 static kr_status plan(plan_options *o, bool device, int *code, kr_err *err)
 {
-    const kr_trace_recipe *recipe = kr_trace_recipe_find(o->trace);
-    kr_plan_workload w = {0};
-    kr_trace trace;
-    kr_status status = recipe != NULL
-                           ? kr_trace_generate(&trace, recipe, o->trace_sessions, o->search.study.seed, err)
-                           : kr_trace_read(&trace, o->trace, 0, err);
+    kr_sim_inputs in;
+    kr_status status = kr_sim_inputs_open(&o->common, &in, err);
 
     if (status != KR_OK)
         return status;
-    status = kr_plan_workload_of(&trace, false, false, &w, err);
-    kr_trace_free(&trace);
-    o->search.workload = &w;
-    if (status == KR_OK && device)
+    o->search.base = o->common.scenario;
+    o->search.study = o->common.study;
+    o->search.workload = &in.workload;
+    if (device)
         status = print_figures(o, err);
     if (status == KR_OK)
         status = device ? print_sweep(o, err) : search(o, code, err);
-    kr_plan_workload_free(&w);
+    kr_sim_inputs_free(&in);
     return status;
 }
 
 int kr_cmd_plan(int argc, char **argv)
 {
     plan_options o = {
-        .search =
-            {.base = {.data = "data",
-                      .model = "deepseek-v3.2",
-                      .method = "native",
-                      .factors = KR_PLAN_NO_FACTORS},
+        .common =
+            {.scenario = {.data = "data",
+                          .model = "deepseek-v3.2",
+                          .method = "native",
+                          .factors = KR_PLAN_NO_FACTORS},
              .study = {.policy = KR_POLICY_OFMS, .rebalance = true, .seed = 1, .seeds = 1, .steps_max = 400},
-             .tp_max = 1,
-             .threads = 2,
-             .swing = 0.2},
-        .trace = "kvct-like",
-        .trace_sessions = 300,
-        .power_kw = 44.8,
-        .slo_ms = 100};
+             .trace = "kvct-like",
+             .trace_sessions = 300,
+             .slo_ms = 100},
+        .search = {.tp_max = 1, .threads = 2, .swing = 0.2},
+        .power_kw = 44.8};
     char **rest;
     int rest_count, code = KR_EXIT_OK;
     kr_err err;
@@ -462,9 +401,6 @@ int kr_cmd_plan(int argc, char **argv)
         return code;
     if (rest_count == 1 && strcmp(rest[0], "device") != 0)
         return kr_cli_misused(line.command, "\"%s\" is not a thing to plan; device is", rest[0]);
-    o.search.base.system = (kr_system)o.system;
     o.search.watts = o.power_kw * 1e3;
-    o.search.study.slo_s = o.slo_ms * 1e-3;
-    o.search.study.paper_window = o.window;
     return plan(&o, rest_count == 1, &code, &err) == KR_OK ? code : kr_cli_failed(line.command, &err);
 }

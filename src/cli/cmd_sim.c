@@ -4,22 +4,19 @@
 #include <string.h>
 
 #include "cli/commands.h"
-#include "cli/options.h"
-#include "plan/study.h"
+#include "cli/sim_options.h"
+#include "plan/shares.h"
 #include "plan/timeline.h"
 #include "report/chart.h"
 #include "report/page.h"
 #include "report/table.h"
-#include "workload/generate.h"
 
 typedef struct {
-    kr_scenario_options scenario;
-    kr_study_options study;
-    const char *trace, *html, *trace_out;
-    int system, policy, cmr;
-    uint32_t sessions, trace_sessions, trace_steps, block_tokens;
-    double slo_ms;
-    bool find_max, json, think, agents;
+    kr_sim_common common;
+    const char *trace_out, *expert_shares;
+    int policy, cmr;
+    uint32_t sessions, trace_steps;
+    bool find_max;
 } sim_options;
 
 static const char *const policies[] = {"scms", "ofms", NULL};
@@ -28,60 +25,40 @@ static const char *const on_off[] = {"off", "on", NULL};
 #define AT(field) offsetof(sim_options, field)
 static const kr_option table[] = {
     {.help = "system"},
-    {.name = "model",
-     .type = KR_OPT_STRING,
-     .at = AT(scenario.model),
-     .value = "NAME|FILE",
-     .help = "a name in data/models, or a descriptor"},
-    {.name = "system",
-     .type = KR_OPT_CHOICE,
-     .at = AT(system),
-     .choices = kr_system_names,
-     .value = "NAME",
-     .help = "what runs it"},
+    KR_SIM_OPTIONS_SYSTEM,
     {.name = "gpus",
      .type = KR_OPT_U32,
-     .at = AT(scenario.gpus),
+     .at = AT(common.scenario.gpus),
      .min = 1,
      .max = 4096,
      .value = "N",
      .help = "compute devices"},
     {.name = "devices",
      .type = KR_OPT_U32,
-     .at = AT(scenario.devices),
+     .at = AT(common.scenario.devices),
      .max = 16384,
      .value = "N",
      .help = "memory devices"},
     {.name = "ep",
      .type = KR_OPT_U32,
-     .at = AT(scenario.ep),
+     .at = AT(common.scenario.ep),
      .max = 4096,
      .value = "N",
-     .help = "expert parallelism (0: all compute devices)"},
+     .help = "expert parallelism, 0 for all compute devices"},
     {.name = "tp",
      .type = KR_OPT_U32,
-     .at = AT(scenario.tp),
+     .at = AT(common.scenario.tp),
      .min = 1,
      .max = 64,
      .value = "N",
      .help = "tensor parallelism of attention"},
     {.name = "micro-batches",
      .type = KR_OPT_U32,
-     .at = AT(scenario.micro_batches),
+     .at = AT(common.scenario.micro_batches),
      .min = 1,
      .max = 8,
      .value = "N",
      .help = "micro-batches in flight"},
-    {.name = "method",
-     .type = KR_OPT_STRING,
-     .at = AT(scenario.method),
-     .value = "NAME",
-     .help = "attention method; native is the model's own"},
-    {.name = "budget",
-     .type = KR_OPT_U32,
-     .at = AT(scenario.budget),
-     .value = "TOKENS",
-     .help = "tokens attended (0: the method's default)"},
     {.name = "policy",
      .type = KR_OPT_CHOICE,
      .at = AT(policy),
@@ -94,50 +71,27 @@ static const kr_option table[] = {
      .choices = on_off,
      .value = "on|off",
      .help = "context-aware rebalancing of micro-batches"},
-    {.name = "compute",
+    {.name = "expert-shares",
      .type = KR_OPT_STRING,
-     .at = AT(scenario.compute),
+     .at = AT(expert_shares),
      .value = "FILE",
-     .help = "descriptor of the compute device"},
-    {.name = "memory",
-     .type = KR_OPT_STRING,
-     .at = AT(scenario.memory),
-     .value = "FILE",
-     .help = "descriptor of the memory device"},
-    {.name = "data",
-     .type = KR_OPT_STRING,
-     .at = AT(scenario.data),
-     .value = "FOLDER",
-     .help = "folder with models/ and devices/"},
+     .help = "what share of the work each expert gets, CSV or JSON, one row or one a layer; without it "
+             "all get the same"},
+    {.name = "balance-experts",
+     .alias = "eplb",
+     .type = KR_OPT_FLAG,
+     .at = AT(common.study.balance_experts),
+     .help = "one redundant expert a rank, given to the most loaded (with --expert-shares)"},
     {.name = "exact",
      .type = KR_OPT_FLAG,
-     .at = AT(scenario.exact),
+     .at = AT(common.scenario.exact),
      .help = "own accounting and absorbed queries, not the paper's"},
     {.name = "network-by-bytes",
      .type = KR_OPT_FLAG,
-     .at = AT(scenario.all_to_all_by_bytes),
+     .at = AT(common.scenario.all_to_all_by_bytes),
      .help = "all-to-alls at the link's bytes per second, as the paper has it, not as measured"},
     {.help = "load"},
-    {.name = "trace",
-     .type = KR_OPT_STRING,
-     .at = AT(trace),
-     .value = "FILE|FOLDER|NAME",
-     .help = "trace, or the synthetic swe-pro, swe-chat, kvct-like"},
-    {.name = "trace-sessions",
-     .type = KR_OPT_U32,
-     .at = AT(trace_sessions),
-     .min = 1,
-     .max = 1 << 16,
-     .value = "N",
-     .help = "sessions of a synthetic trace"},
-    {.name = "block-size",
-     .type = KR_OPT_U32,
-     .at = AT(block_tokens),
-     .max = 1 << 20,
-     .value = "TOKENS",
-     .help = "block size of a Mooncake trace (0: 512)"},
-    {.name = "think", .type = KR_OPT_FLAG, .at = AT(think), .help = "keep the trace's think times"},
-    {.name = "sub-agents", .type = KR_OPT_FLAG, .at = AT(agents), .help = "sub-agents are sessions too"},
+    KR_SIM_OPTIONS_LOAD,
     {.name = "sessions",
      .letter = 'n',
      .type = KR_OPT_U32,
@@ -150,41 +104,17 @@ static const kr_option table[] = {
      .type = KR_OPT_FLAG,
      .at = AT(find_max),
      .help = "find the most sessions that keep --slo-ms"},
-    {.name = "slo-ms",
-     .type = KR_OPT_REAL,
-     .at = AT(slo_ms),
-     .real_min = 0.1,
-     .real_max = 1e6,
-     .value = "MS",
-     .help = "P99 time between tokens"},
     {.help = "measurement"},
-    {.name = "paper-window",
-     .type = KR_OPT_FLAG,
-     .at = AT(study.paper_window),
-     .help =
-         "250K tokens or 300 s, the first 20 % left out; without it the run is long and its warm-up tested"},
-    {.name = "steps",
-     .type = KR_OPT_U64,
-     .at = AT(study.steps_max),
-     .min = 1,
-     .max = 10000000,
-     .value = "N",
-     .help = "steps of a run without --paper-window"},
-    {.name = "seed", .type = KR_OPT_U64, .at = AT(study.seed), .value = "N", .help = "first seed"},
+    KR_SIM_OPTIONS_RUN,
     {.name = "seeds",
      .type = KR_OPT_U32,
-     .at = AT(study.seeds),
+     .at = AT(common.study.seeds),
      .min = 1,
      .max = KR_STUDY_SEEDS_MAX,
      .value = "N",
      .help = "runs"},
     {.help = "output"},
-    {.name = "json", .type = KR_OPT_FLAG, .at = AT(json), .help = "print one JSON object"},
-    {.name = "html",
-     .type = KR_OPT_STRING,
-     .at = AT(html),
-     .value = "FILE",
-     .help = "write a page with charts"},
+    KR_SIM_OPTIONS_OUTPUT,
     {.name = "trace-out",
      .type = KR_OPT_STRING,
      .at = AT(trace_out),
@@ -289,9 +219,9 @@ static kr_status print_text(const sim_options *o, const kr_scenario *s, const kr
     kr_table t;
     kr_status status;
 
-    printf("%s on %s, %s trace (%u sessions), %s\n", s->model.name, kr_system_names[o->system],
+    printf("%s on %s, %s trace (%u sessions), %s\n", s->model.name, kr_system_names[o->common.system],
            kr_trace_format_name(trace->format), trace->sessions,
-           o->study.paper_window ? "the paper's window" : "warm-up by MSER-5");
+           o->common.study.paper_window ? "the paper's window" : "warm-up by MSER-5");
     fill(&t, s, r);
     status = kr_table_print(&t, stdout, err);
     kr_table_free(&t);
@@ -319,7 +249,7 @@ static int print_json(const sim_options *o, const kr_scenario *s, const kr_trace
     snprintf(digest, sizeof digest, "%016llx", (unsigned long long)r->first.digest);
     snprintf(trace_digest, sizeof trace_digest, "%016llx", (unsigned long long)trace->digest);
     root = json_pack("{s:s,s:s,s:s,s:s,s:s,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:b,s:s,s:o}", "model", s->model.name,
-                     "system", kr_system_names[o->system], "trace_format",
+                     "system", kr_system_names[o->common.system], "trace_format",
                      kr_trace_format_name(trace->format), "trace_digest", trace_digest, "run_digest", digest,
                      "sessions", (json_int_t)r->sessions, "seeds", (json_int_t)r->seeds, "tokens_per_s",
                      r->tokens_per_s, "tokens_per_s_per_w", r->tokens_per_s_per_w, "p99_ms", r->p99_s * 1e3,
@@ -346,11 +276,11 @@ static kr_status write_html(const sim_options *o, const kr_scenario *s, const kr
     char text[2 * KR_ERR_TEXT_BYTES], title[256];
     kr_table t;
     FILE *out;
-    kr_status status = open_out(o->html, &out, err);
+    kr_status status = open_out(o->common.html, &out, err);
 
     if (status != KR_OK)
         return status;
-    snprintf(title, sizeof title, "%s on %s", s->model.name, kr_system_names[o->system]);
+    snprintf(title, sizeof title, "%s on %s", s->model.name, kr_system_names[o->common.system]);
     kr_page_begin(out, title, "karat sim");
     verdicts(r, text, sizeof text);
     kr_page_text(out, "Trace digest %016llx (%s), run digest %016llx. %s", (unsigned long long)trace->digest,
@@ -391,7 +321,7 @@ static kr_status write_timeline(const sim_options *o, const kr_scenario *s, cons
 
     if (status != KR_OK)
         return status;
-    status = kr_timeline_write(s, w, &o->study, sessions, o->trace_steps, out, err);
+    status = kr_timeline_write(s, w, &o->common.study, sessions, o->trace_steps, out, err);
     if (fclose(out) != 0 && status == KR_OK)
         status = kr_fail(err, KR_E_IO, "%s: %s", o->trace_out, strerror(errno));
     return status;
@@ -401,18 +331,18 @@ static kr_status study(sim_options *o, kr_scenario *s, const kr_plan_workload *w
                        int *code, kr_err *err)
 {
     kr_study_result r;
-    kr_status status = o->find_max ? kr_study_find_max(s, w, &o->study, &r, err)
-                                   : kr_study_run(s, w, &o->study, o->sessions, &r, err);
+    kr_status status = o->find_max ? kr_study_find_max(s, w, &o->common.study, &r, err)
+                                   : kr_study_run(s, w, &o->common.study, o->sessions, &r, err);
 
     if (status == KR_E_LIMIT && o->find_max) {
         kr_err why = *err;
         status = kr_fail(err, KR_E_LIMIT, "no number of sessions fits: %.180s", why.text);
     }
-    if (status == KR_OK && o->html != NULL)
+    if (status == KR_OK && o->common.html != NULL)
         status = write_html(o, s, trace, &r, err);
     if (status == KR_OK && o->trace_out != NULL)
         status = write_timeline(o, s, w, r.sessions, err);
-    if (status == KR_OK && o->json)
+    if (status == KR_OK && o->common.json)
         *code = print_json(o, s, trace, &r);
     else if (status == KR_OK)
         status = print_text(o, s, trace, &r, err);
@@ -421,57 +351,58 @@ static kr_status study(sim_options *o, kr_scenario *s, const kr_plan_workload *w
 
 static kr_status simulate(sim_options *o, int *code, kr_err *err)
 {
-    const kr_trace_recipe *recipe = kr_trace_recipe_find(o->trace);
-    kr_plan_workload w = {0};
+    kr_expert_shares shares = {0};
+    kr_sim_inputs in;
     kr_scenario s;
-    kr_trace trace;
-    kr_status status = recipe != NULL
-                           ? kr_trace_generate(&trace, recipe, o->trace_sessions, o->study.seed, err)
-                           : kr_trace_read(&trace, o->trace, o->block_tokens, err);
+    kr_status status = kr_sim_inputs_open(&o->common, &in, err);
 
     if (status != KR_OK)
         return status;
-    status = kr_plan_workload_of(&trace, o->think, o->agents, &w, err);
-    if (status == KR_OK) {
-        status = kr_scenario_init(&s, &o->scenario, w.context_max, err);
-        if (status == KR_OK) {
-            status = study(o, &s, &w, &trace, code, err);
-            kr_scenario_free(&s);
-        }
+    status = kr_scenario_init(&s, &o->common.scenario, in.workload.context_max, err);
+    if (status != KR_OK) {
+        kr_sim_inputs_free(&in);
+        return status;
     }
-    kr_plan_workload_free(&w);
-    kr_trace_free(&trace);
+    if (o->expert_shares != NULL)
+        status = kr_expert_shares_load(o->expert_shares, &s.model, &shares, err);
+    o->common.study.expert_share = shares.share;
+    o->common.study.share_by_layer = shares.by_layer;
+    if (status == KR_OK)
+        status = study(o, &s, &in.workload, &in.trace, code, err);
+    kr_expert_shares_free(&shares);
+    kr_scenario_free(&s);
+    kr_sim_inputs_free(&in);
     return status;
 }
 
 int kr_cmd_sim(int argc, char **argv)
 {
-    sim_options o = {.scenario = {.data = "data",
-                                  .model = "deepseek-v3.2",
-                                  .method = "native",
-                                  .gpus = 16,
-                                  .devices = 192,
-                                  .ep = 16,
-                                  .tp = 1,
-                                  .micro_batches = 2,
-                                  .factors = KR_PLAN_NO_FACTORS},
-                     .study = {.steps_max = 2000, .seed = 1, .seeds = 1},
-                     .trace = "kvct-like",
+    sim_options o = {.common = {.scenario = {.data = "data",
+                                             .model = "deepseek-v3.2",
+                                             .method = "native",
+                                             .gpus = 16,
+                                             .devices = 192,
+                                             .ep = 16,
+                                             .tp = 1,
+                                             .micro_batches = 2,
+                                             .factors = KR_PLAN_NO_FACTORS},
+                                .study = {.steps_max = 2000, .seed = 1, .seeds = 1},
+                                .trace = "kvct-like",
+                                .trace_sessions = 700,
+                                .slo_ms = 100},
                      .policy = KR_POLICY_OFMS,
                      .cmr = 1,
                      .sessions = 256,
-                     .trace_sessions = 700,
-                     .trace_steps = 2,
-                     .slo_ms = 100};
+                     .trace_steps = 2};
     char **rest;
     int rest_count, code = KR_EXIT_OK;
     kr_err err;
 
     if (!kr_options_parse(&line, argc, argv, &o, &rest, &rest_count, &code))
         return code;
-    o.scenario.system = (kr_system)o.system;
-    o.study.policy = (kr_step_policy)o.policy;
-    o.study.rebalance = o.cmr == 1;
-    o.study.slo_s = o.slo_ms * 1e-3;
+    o.common.study.policy = (kr_step_policy)o.policy;
+    o.common.study.rebalance = o.cmr == 1;
+    if (o.common.study.balance_experts && o.expert_shares == NULL)
+        return kr_cli_misused(line.command, "--balance-experts needs --expert-shares");
     return simulate(&o, &code, &err) == KR_OK ? code : kr_cli_failed(line.command, &err);
 }

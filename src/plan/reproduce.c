@@ -526,7 +526,7 @@ static kr_status load_traces(study_room *w, kr_err *err)
                                           o->seed, err);
         if (status != KR_OK)
             return status;
-        status = kr_plan_workload_of(&trace, false, false, &w->workload[t], err);
+        status = kr_plan_workload_of(&trace, &(kr_plan_load){0}, &w->workload[t], err);
         snprintf(w->out->traces[t], sizeof w->out->traces[t], "%s: %u sessions, digest %016llx",
                  real ? "KVCT (a real subset)" : recipes[t], w->workload[t].view.sessions,
                  (unsigned long long)trace.digest);

@@ -16,9 +16,14 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/rng.h"
+
 const char *const kr_system_names[KR_SYSTEMS + 1] = {
     "karat", "gpu-only", "hisparse", "duplex", "attacc", "spnm", "fpga", NULL,
 };
+
+/* First of the streams of random numbers that think times are drawn from. */
+static const uint64_t THINK_STREAM = UINT64_C(1) << 63;
 
 enum { ARENA_BYTES = 16 << 20, PATH_BYTES = 1024, NODE_GPUS = 8, NODE_DEVICES = 32 };
 
@@ -42,26 +47,30 @@ void kr_plan_workload_free(kr_plan_workload *workload)
     *workload = (kr_plan_workload){0};
 }
 
-static kr_sim_turn turn_of(const kr_trace_turn *t, bool think)
+static uint64_t think_ns(const kr_trace_turn *t, const kr_plan_load *load, uint32_t session, uint32_t turn)
 {
-    static const uint64_t HOUR_US = UINT64_C(3600000000);
-    const uint64_t us = !think || t->think_us == KR_TRACE_NONE ? 0 : t->think_us;
+    static const double HOUR_S = 3600;
+    kr_rng rng = kr_rng_make(load->seed, THINK_STREAM + ((uint64_t)session << 32 | turn));
+    double seconds = 0.0;
 
-    return (kr_sim_turn){
-        .context_tokens = t->input_tokens,
-        .new_tokens = t->input_tokens - t->cached_tokens,
-        .output_tokens = t->output_tokens,
-        .think_ns = (us < HOUR_US ? us : HOUR_US) * 1000,
-    };
+    if (load->think == KR_THINK_TRACE && t->think_us != KR_TRACE_NONE)
+        seconds = (double)t->think_us * 1e-6;
+    if (load->think == KR_THINK_MEAN)
+        seconds = -load->think_s * log1p(-kr_rng_unit(&rng));
+    return (uint64_t)(fmin(seconds, HOUR_S) * 1e9);
 }
 
-kr_status kr_plan_workload_of(const kr_trace *trace, bool think, bool agents, kr_plan_workload *workload,
+kr_status kr_plan_workload_of(const kr_trace *trace, const kr_plan_load *load, kr_plan_workload *workload,
                               kr_err *err)
 {
     kr_plan_workload w = {.session = kr_alloc((trace->sessions + 1) * sizeof *w.session),
                           .turn = kr_alloc((trace->turns + 1) * sizeof *w.turn)};
     uint32_t turns = 0;
 
+    if (!(load->think_s >= 0.0 && load->think_s <= 3600.0)) {
+        kr_plan_workload_free(&w);
+        return kr_fail(err, KR_E_ARG, "plan: a mean think time of %g s, must be 0 to 3600", load->think_s);
+    }
     if (w.session == NULL || w.turn == NULL) {
         kr_plan_workload_free(&w);
         return kr_fail(err, KR_E_MEMORY, "plan: no memory for %u turns", trace->turns);
@@ -70,7 +79,7 @@ kr_status kr_plan_workload_of(const kr_trace *trace, bool think, bool agents, kr
         const kr_trace_session *from = &trace->session[s];
         kr_sim_session *to = &w.session[w.view.sessions];
 
-        if (from->parent != KR_TRACE_NO_PARENT && !agents)
+        if (from->parent != KR_TRACE_NO_PARENT && !load->sub_agents)
             continue;
         *to = (kr_sim_session){.id = s, .turn = &w.turn[turns]};
         for (uint32_t t = 0; t < from->turns; t++) {
@@ -81,7 +90,12 @@ kr_status kr_plan_workload_of(const kr_trace *trace, bool think, bool agents, kr
                 w.dropped_turns++;
                 continue;
             }
-            w.turn[turns++] = turn_of(turn, think);
+            w.turn[turns++] = (kr_sim_turn){
+                .context_tokens = turn->input_tokens,
+                .new_tokens = turn->input_tokens - turn->cached_tokens,
+                .output_tokens = turn->output_tokens,
+                .think_ns = think_ns(turn, load, s, t),
+            };
             to->turns++;
             w.context_max = end > w.context_max ? end : w.context_max;
         }

@@ -17,10 +17,19 @@ typedef struct {
     uint64_t dropped_turns; /* that decode nothing */
 } kr_plan_workload;
 
+typedef enum { KR_THINK_NONE, KR_THINK_TRACE, KR_THINK_MEAN } kr_think;
+
+typedef struct {
+    kr_think think;  /* between turns: not at all; as the trace has it (none stated = 0); exponential */
+    double think_s;  /* mean of KR_THINK_MEAN, 0..3600 */
+    uint64_t seed;   /* of those times, which belong to (session, turn): the same for every system */
+    bool sub_agents; /* sub-agents are sessions of their own; else left out */
+} kr_plan_load;
+
 /* Rules: turns without output are left out, and sessions without any other; the turns' uncached input
- * is ingested; think times only when asked for, none stated = 0, at most an hour; sub-agents only when
- * asked for, as sessions of their own. KR_E_MEMORY; KR_E_FORMAT when nothing is left. */
-kr_status kr_plan_workload_of(const kr_trace *trace, bool think, bool agents, kr_plan_workload *workload,
+ * is ingested; nobody thinks longer than an hour. KR_E_ARG; KR_E_MEMORY; KR_E_FORMAT when nothing is
+ * left. */
+kr_status kr_plan_workload_of(const kr_trace *trace, const kr_plan_load *load, kr_plan_workload *workload,
                               kr_err *err);
 void kr_plan_workload_free(kr_plan_workload *workload);
 
@@ -61,14 +70,14 @@ typedef struct {
     uint32_t gpus, devices; /* devices: ignored by systems without or with built-in ones */
     uint32_t ep, tp;        /* ep 0: all compute ranks, at most the model's experts */
     uint32_t micro_batches;
-    const char *compute, *memory; /* descriptor paths instead of the system's own, or NULL */
+    const char *compute, *memory;   /* descriptor paths instead of the system's own, or NULL */
     const kr_device_tables *tables; /* measured on the compute device, or NULL; not owned */
-    bool exact;                   /* own accounting and absorbed queries, not the paper's */
-    bool all_to_all_by_bytes;     /* the paper's 400 GB/s a node instead of the measured curves */
-    double reserved_share;        /* of a device's memory, kept back; 0 = 5 % */
-    uint32_t spread;              /* memory devices that share out the KV heads of a session; 0 = 1 */
-    bool flat_network;            /* experts' exchanges inside a node cross the network too */
-    bool link_unshared;           /* see kr_sim_hardware */
+    bool exact;                     /* own accounting and absorbed queries, not the paper's */
+    bool all_to_all_by_bytes;       /* the paper's 400 GB/s a node instead of the measured curves */
+    double reserved_share;          /* of a device's memory, kept back; 0 = 5 % */
+    uint32_t spread;                /* memory devices that share out the KV heads of a session; 0 = 1 */
+    bool flat_network;              /* experts' exchanges inside a node cross the network too */
+    bool link_unshared;             /* see kr_sim_hardware */
     kr_plan_factors factors;
 } kr_scenario_options;
 

@@ -12,6 +12,7 @@ kr_sim_options kr_study_rule(const kr_study_options *o, uint32_t sessions, uint6
         .sessions = sessions,
         .seed = seed,
         .expert_share = o->expert_share,
+        .share_by_layer = o->share_by_layer,
         .balance_experts = o->balance_experts,
     };
 

@@ -16,6 +16,7 @@ typedef struct {
     uint32_t seeds;
     double slo_s;               /* P99 time between tokens */
     const double *expert_share; /* or NULL, see sim.h */
+    bool share_by_layer;
     bool balance_experts;
 } kr_study_options;
 

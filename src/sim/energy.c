@@ -48,7 +48,7 @@ static kr_work work_of(const kr_pricer *p, const kr_price *price, const total *t
 
     if (price->op.kind == KR_OP_EXPERTS) {
         /* Experts are spread over all devices of a rank: their work is not repeated on each. */
-        kr_pricer_experts(p, load.rows, &load);
+        kr_pricer_experts(p, NULL, load.rows, &load);
         load.experts *= (uint64_t)p->ranks * width;
         load.expert_rows *= (uint64_t)p->ranks * width;
         return kr_op_work(p->program, &price->op, &load);

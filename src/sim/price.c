@@ -44,6 +44,38 @@ static const char *method_of(const kr_program *program, kr_op_kind kind, uint32_
     return program->plan[layer].dense ? "dense" : program->method[layer]->name;
 }
 
+/* Shares of the most loaded rank, of each layer where they differ; none when routing is uniform. */
+static kr_status list_experts(kr_pricer *p, const kr_sim_options *options, kr_err *err)
+{
+    const kr_model *m = p->program->model;
+    const uint32_t ep = p->program->parallel.ep, rows = options->share_by_layer ? m->layers : 1;
+    kr_status status = KR_OK;
+
+    if (options->expert_share == NULL)
+        return KR_OK;
+    if (m->moe.experts == 0)
+        return kr_fail(err, KR_E_ARG, "sim: shares of experts are given, the model has none");
+    p->share_by_layer = options->share_by_layer;
+    p->slowest_experts = kr_route_slots(&m->moe, ep, options->balance_experts);
+    p->slowest = kr_alloc((size_t)rows * p->slowest_experts * sizeof *p->slowest);
+    if (p->slowest == NULL)
+        return kr_fail(err, KR_E_MEMORY, "sim: no memory for %u experts", p->slowest_experts);
+    for (uint32_t l = 0; l < rows && status == KR_OK; l++)
+        if (!options->share_by_layer || m->layer[l].ffn == KR_FFN_MOE)
+            status = kr_route_slowest(&m->moe, options->expert_share + (size_t)l * m->moe.experts, ep,
+                                      options->balance_experts, p->slowest + (size_t)l * p->slowest_experts,
+                                      err);
+    return status;
+}
+
+/* Shares by which an op is priced: of EXPERTS alone. */
+static const double *slowest_of(const kr_pricer *p, const kr_op *op)
+{
+    if (p->slowest == NULL || op->kind != KR_OP_EXPERTS)
+        return NULL;
+    return p->slowest + (p->share_by_layer ? (size_t)op->layer * p->slowest_experts : 0);
+}
+
 /* Groups ops into prices. */
 static kr_status list_prices(kr_pricer *pricer, kr_err *err)
 {
@@ -59,13 +91,15 @@ static kr_status list_prices(kr_pricer *pricer, kr_err *err)
         if (class_of(&p, &program->plan[layer], &class, err) != KR_OK)
             return KR_E_UNSUPPORTED;
         while (k < p.prices && (p.price[k].op.kind != op->kind || p.price[k].op.cost != op->cost ||
-                                p.price[k].load_class != class || p.price[k].method != method))
+                                p.price[k].load_class != class || p.price[k].method != method ||
+                                p.price[k].slowest != slowest_of(&p, op)))
             k++;
         if (k == p.prices)
             p.price[p.prices++] = (kr_price){
                 .op = *op,
                 .load_class = class,
                 .method = method,
+                .slowest = slowest_of(&p, op),
                 .by_rows = is_by_rows(&p, op),
                 .math = kr_program_math(program, (kr_op_kind)op->kind, layer),
                 .kernels = kr_program_kernels(program, (kr_op_kind)op->kind, layer)};
@@ -74,23 +108,6 @@ static kr_status list_prices(kr_pricer *pricer, kr_err *err)
     }
     *pricer = p;
     return KR_OK;
-}
-
-/* Shares of the most loaded rank; none when routing is uniform and nothing is replicated. */
-static kr_status list_experts(kr_pricer *p, const kr_sim_options *options, kr_err *err)
-{
-    const kr_moe *moe = &p->program->model->moe;
-    const uint32_t ep = p->program->parallel.ep;
-
-    if (options->expert_share == NULL)
-        return KR_OK;
-    if (moe->experts == 0)
-        return kr_fail(err, KR_E_ARG, "sim: shares of experts are given, the model has none");
-    p->slowest_experts = kr_route_slots(moe, ep, options->balance_experts);
-    p->slowest = kr_alloc(p->slowest_experts * sizeof *p->slowest);
-    if (p->slowest == NULL)
-        return kr_fail(err, KR_E_MEMORY, "sim: no memory for %u experts", p->slowest_experts);
-    return kr_route_slowest(moe, options->expert_share, ep, options->balance_experts, p->slowest, err);
 }
 
 kr_status kr_pricer_init(kr_pricer *pricer, const kr_program *program, const kr_sim_hardware *hardware,
@@ -155,23 +172,23 @@ static uint64_t rows_of_group(const kr_pricer *p, uint64_t rows_of_all)
     return rows < rows_of_all ? rows : rows_of_all;
 }
 
-void kr_pricer_experts(const kr_pricer *p, uint64_t rows_of_all, kr_load *load)
+void kr_pricer_experts(const kr_pricer *p, const double *slowest, uint64_t rows_of_all, kr_load *load)
 {
     const kr_moe *moe = &p->program->model->moe;
     const uint32_t ep = p->program->parallel.ep;
     const uint64_t rows = rows_of_group(p, rows_of_all);
     double touched = 0.0, share = 0.0;
 
-    if (p->slowest == NULL) {
+    if (slowest == NULL) {
         touched = (double)kr_ceil_div(moe->experts, ep) *
                   (1.0 - power(1.0 - (double)moe->active / moe->experts, rows));
         load->expert_rows = kr_ceil_div(rows * moe->active, ep);
     } else {
         for (uint32_t i = 0; i < p->slowest_experts; i++) {
-            const double chosen = moe->active * p->slowest[i];
+            const double chosen = moe->active * slowest[i];
 
             touched += 1.0 - power(1.0 - (chosen < 1.0 ? chosen : 1.0), rows);
-            share += p->slowest[i];
+            share += slowest[i];
         }
         load->expert_rows = (uint64_t)((double)(rows * moe->active) * share + 0.5);
     }
@@ -274,7 +291,7 @@ static kr_device_time on_rank(const kr_pricer *p, const kr_price *price, kr_load
     kr_device_time t = {0};
 
     if (price->op.kind == KR_OP_EXPERTS)
-        kr_pricer_experts(p, batch->rows_of_all, &load);
+        kr_pricer_experts(p, price->slowest, batch->rows_of_all, &load);
     /* A rank without rows still runs the experts that others send it tokens for. */
     if (load.rows == 0 && load.expert_rows == 0)
         return t;

@@ -24,7 +24,8 @@ typedef struct {
     uint32_t uses;      /* ops a micro-batch has with it */
     kr_dtype math;
     kr_op_kernels kernels;
-    bool by_rows; /* depends on rows alone, and not less with more of them */
+    const double *slowest; /* EXPERTS: shares of the experts on the most loaded rank; NULL: uniform */
+    bool by_rows;          /* depends on rows alone, and not less with more of them */
 } kr_price;
 
 typedef struct {
@@ -36,8 +37,9 @@ typedef struct {
     const kr_method_plan *class_plan[KR_LOAD_CLASSES_MAX];
     uint32_t classes;
     uint32_t ranks, devices; /* of the cluster */
-    double *slowest;         /* [slowest_experts] shares of the experts on the most loaded rank */
+    double *slowest;         /* [layers or 1][slowest_experts] */
     uint32_t slowest_experts;
+    bool share_by_layer;
 } kr_pricer;
 
 kr_status kr_pricer_init(kr_pricer *pricer, const kr_program *program, const kr_sim_hardware *hardware,
@@ -47,9 +49,10 @@ void kr_pricer_free(kr_pricer *pricer);
 /* Adds one decoding request with context tokens (own new token included) to a place's load. */
 void kr_pricer_add(const kr_pricer *pricer, kr_place_load *place, uint64_t context_tokens);
 
-/* Routed experts of the most loaded accelerator when all ranks together decode rows tokens: its share
- * of the (token, expert) pairs of its group, and how many of its experts any token is expected to choose. */
-void kr_pricer_experts(const kr_pricer *pricer, uint64_t rows, kr_load *load);
+/* Routed experts of an accelerator when all ranks together decode rows tokens: its share of the (token,
+ * expert) pairs of its group, and how many of its experts any token is expected to choose. slowest: shares
+ * of its experts, or NULL for uniform routing. */
+void kr_pricer_experts(const kr_pricer *pricer, const double *slowest, uint64_t rows, kr_load *load);
 
 /* Fills times for all micro-batches. rank is [ranks][micro_batches], device
  * [devices][micro_batches]. Expanded: an entry for each; else entry 0 is the slowest of all.

@@ -68,11 +68,12 @@ typedef struct {
     uint32_t rows_max; /* decoding at once; 0 = no bound */
     bool first_turns;  /* initial sessions begin at their first turn, not at a random one */
     uint64_t seed;
-    /* Share of all (token, expert) pairs that each routed expert gets, in every layer, summing to 1;
+    /* Share of all (token, expert) pairs that each routed expert gets, in every layer alike, summing to 1;
      * NULL = uniform. Experts lie in order of number, and the rank with the largest share sets the
      * time. balance_experts (EPLB): one redundant expert a rank, given to the most loaded experts in
      * turn, replicas packed largest first onto the least loaded rank; their weights take memory. */
     const double *expert_share;
+    bool share_by_layer; /* expert_share is [layers][experts]; rows of layers without experts are ignored */
     bool balance_experts;
     uint64_t tokens_max, time_max_ns, steps_max; /* stop at the first reached; 0 = no bound, not all 0 */
     uint32_t warmup_percent; /* of the generated tokens left out of the measured part, 0..90 */

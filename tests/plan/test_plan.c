@@ -65,7 +65,7 @@ static kr_plan_workload small_workload(void)
     kr_err err;
 
     assert_int_equal(kr_trace_generate(&trace, kr_trace_recipe_find("swe-pro"), 60, 5, &err), KR_OK);
-    assert_int_equal(kr_plan_workload_of(&trace, false, false, &w, &err), KR_OK);
+    assert_int_equal(kr_plan_workload_of(&trace, &(kr_plan_load){0}, &w, &err), KR_OK);
     kr_trace_free(&trace);
     return w;
 }

@@ -34,7 +34,7 @@ static kr_plan_workload small_workload(void)
     kr_err err;
 
     assert_int_equal(kr_trace_generate(&trace, kr_trace_recipe_find("swe-pro"), 100, 5, &err), KR_OK);
-    assert_int_equal(kr_plan_workload_of(&trace, false, false, &w, &err), KR_OK);
+    assert_int_equal(kr_plan_workload_of(&trace, &(kr_plan_load){0}, &w, &err), KR_OK);
     kr_trace_free(&trace);
     return w;
 }
@@ -169,7 +169,7 @@ static void turns_without_output_are_left_out(void **state)
     kr_err err;
     (void)state;
 
-    assert_int_equal(kr_plan_workload_of(&trace, true, false, &w, &err), KR_OK);
+    assert_int_equal(kr_plan_workload_of(&trace, &(kr_plan_load){.think = KR_THINK_TRACE}, &w, &err), KR_OK);
     assert_int_equal(w.view.sessions, 1);
     assert_int_equal(w.session[0].turns, 1);
     assert_int_equal(w.turn[0].new_tokens, 18);
