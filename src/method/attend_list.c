@@ -98,17 +98,22 @@ static void unit_fill(const kr_list_ref *ref, uint32_t segment, kr_list_segment 
 
 const kr_list_source kr_list_units = {unit_segments, selected_segments_max, unit_fill, NULL};
 
-void kr_list_sort(uint32_t *token, uint32_t count)
+uint32_t kr_list_of_bits(const uint64_t *bits, uint64_t limit, uint32_t *position)
 {
-    for (uint32_t gap = count / 2; gap > 0; gap /= 2)
-        for (uint32_t i = gap; i < count; i++) {
-            const uint32_t t = token[i];
-            uint32_t j = i;
+    uint32_t count = 0;
 
-            for (; j >= gap && token[j - gap] > t; j -= gap)
-                token[j] = token[j - gap];
-            token[j] = t;
-        }
+    for (uint64_t w = 0; w < kr_ceil_div(limit, 64); w++)
+        for (uint64_t left = bits[w]; left != 0; left &= left - 1)
+            position[count++] = (uint32_t)(w * 64) + (uint32_t)__builtin_ctzll(left);
+    return count;
+}
+
+void kr_list_sort(uint32_t *position, uint32_t count, uint64_t limit, uint64_t *bits)
+{
+    memset(bits, 0, kr_list_bits_bytes(limit));
+    for (uint32_t i = 0; i < count; i++)
+        kr_list_set_bit(bits, position[i]);
+    KR_CHECK(kr_list_of_bits(bits, limit, position) == count);
 }
 
 /* ---- memory ---- */

@@ -51,8 +51,16 @@ extern const kr_list_source kr_list_units;
 /* Appends one token's rows to a segment. */
 void kr_list_add(const kr_view *view, uint32_t kv_head, uint64_t token, kr_list_segment *out);
 
-/* Sorts positions ascending, in place. */
-void kr_list_sort(uint32_t *position, uint32_t count);
+/* Sets of positions below a limit, a bit each: an order for lists that are found out of order. */
+static inline size_t kr_list_bits_bytes(uint64_t limit) { return sizeof(uint64_t) * kr_ceil_div(limit, 64); }
+static inline void kr_list_set_bit(uint64_t *bits, uint64_t position)
+{
+    bits[position / 64] |= (uint64_t)1 << position % 64;
+}
+/* Writes the members, ascending; returns their number. */
+uint32_t kr_list_of_bits(const uint64_t *bits, uint64_t limit, uint32_t *position);
+/* Sorts distinct positions below limit, in place. */
+void kr_list_sort(uint32_t *position, uint32_t count, uint64_t limit, uint64_t *bits);
 
 /* KV head that a list reads. */
 static inline uint32_t kr_list_kv_head(const kr_list_ref *ref)

@@ -265,25 +265,30 @@ static void select_run(const kr_job *job, uint32_t head, kr_scratch scratch)
     const uint32_t tables = tables_of(job->config), kv_head = kr_list_kv_head(&ref);
     const uint64_t n = st->hashed_end - st->hashed_begin;
     uint32_t *selected = kr_list_selected(&ref), count = 0;
-    uint8_t *matches = scratch.memory; /* [n] tables with the query's code, at most 2 */
+    uint64_t *once = scratch.memory, *twice = once + kr_ceil_div(n, 64); /* bit of each hashed token */
     uint16_t code[TABLES_MAX];
 
     for (uint64_t t = 0; t < st->hashed_begin; t++)
         selected[count++] = (uint32_t)t;
-    memset(matches, 0, n);
+    memset(once, 0, 2 * kr_list_bits_bytes(n));
     if (n > 0)
         hash(job->view, job->config, job->ops, job->query + (size_t)head * job->view->shape->key_dim,
-             (float *)((uint8_t *)scratch.memory + kr_align_up(n, 64)), code);
+             (float *)((uint8_t *)scratch.memory + kr_align_up(2 * kr_list_bits_bytes(n), 64)), code);
     for (uint32_t l = 0; n > 0 && l < tables; l++) {
         const uint32_t *first = first_of(job->view, job->config, kv_head, l) + code[l];
         const uint32_t *member = member_of(job->view, job->config, kv_head, l);
 
-        for (uint32_t m = first[0]; m < first[1]; m++)
-            matches[member[m] - st->hashed_begin] += matches[member[m] - st->hashed_begin] < 2;
+        for (uint32_t m = first[0]; m < first[1]; m++) {
+            const uint64_t i = member[m] - st->hashed_begin, bit = (uint64_t)1 << i % 64;
+
+            twice[i / 64] |= once[i / 64] & bit;
+            once[i / 64] |= bit;
+        }
     }
-    for (uint64_t i = 0; i < n; i++)
-        if (matches[i] == 2)
-            selected[count++] = (uint32_t)(st->hashed_begin + i);
+    const uint32_t sampled = kr_list_of_bits(twice, n, selected + count);
+
+    for (uint32_t i = 0; i < sampled; i++)
+        selected[count++] += (uint32_t)st->hashed_begin;
     for (uint64_t t = st->hashed_end; t < kr_job_visible(job, 0); t++)
         selected[count++] = (uint32_t)t;
     *kr_list_count(&ref) = count;

@@ -333,16 +333,14 @@ static uint32_t select_parts(const kr_job *job)
     return kr_job_is_dense(job) ? 0 : lists_of(job->plan->outside, job->view->shape);
 }
 
-/* Ascending, each unit once, none that does not exist. */
-static uint32_t tidy(uint32_t *unit, uint32_t count, uint64_t units)
+/* Ascending, each unit once, none that does not exist. The scratch of top-k has a bit for each unit. */
+static uint32_t tidy(uint32_t *unit, uint32_t count, uint64_t units, uint64_t *bits)
 {
-    uint32_t kept = 0;
-
-    kr_list_sort(unit, count);
-    for (uint32_t i = 0; i < count && unit[i] < units; i++)
-        if (kept == 0 || unit[i] != unit[kept - 1])
-            unit[kept++] = unit[i];
-    return kept;
+    memset(bits, 0, kr_list_bits_bytes(units));
+    for (uint32_t i = 0; i < count; i++)
+        if (unit[i] < units)
+            kr_list_set_bit(bits, unit[i]);
+    return kr_list_of_bits(bits, units, unit);
 }
 
 static void select_run(const kr_job *job, uint32_t list, kr_scratch scratch)
@@ -358,7 +356,8 @@ static void select_run(const kr_job *job, uint32_t list, kr_scratch scratch)
     f.call.query = job->query;
     const uint32_t count = t->select(&f.call, list, kr_list_selected(&ref));
     KR_CHECK(count <= job->selected_stride);
-    *kr_list_count(&ref) = tidy(kr_list_selected(&ref), count, kr_ceil_div(visible, answer.unit_tokens));
+    *kr_list_count(&ref) = tidy(kr_list_selected(&ref), count, kr_ceil_div(visible, answer.unit_tokens),
+                                scratch.memory);
     kr_count_nan(job, f.inside.nan);
 }
 

@@ -511,7 +511,7 @@ static void select_run(const kr_job *job, uint32_t kv_head, kr_scratch scratch)
         for (uint32_t m = x.first[next[i]]; exact && m < x.first[next[i] + 1]; m++)
             selected[count++] = x.member[m];
     }
-    kr_list_sort(selected, count);
+    kr_list_sort(selected, count, kr_job_visible(job, 0), topk);
     for (uint64_t t = x.st->indexed != 0 ? x.st->indexed : count; t < kr_job_visible(job, 0); t++)
         selected[count++] = (uint32_t)t;
     *kr_list_count(&ref) = count;
@@ -589,8 +589,9 @@ static size_t scratch_bytes(const kr_method_plan *plan, const kr_attention_shape
     KR_CHECK(means > 0);
     const uint64_t clusters = plan->record_body_bytes / means;
     const size_t build = clustering_bytes(shape, context_max, clusters);
-    const size_t select = kr_align_up(2 * sizeof(uint32_t) * KR_TOPK_MAX, 64) +
-                          kr_select_scratch_bytes(clusters, KR_TOPK_MAX);
+    const size_t topk = kr_select_scratch_bytes(clusters, KR_TOPK_MAX),
+                 sort = kr_list_bits_bytes(context_max);
+    const size_t select = kr_align_up(2 * sizeof(uint32_t) * KR_TOPK_MAX, 64) + (topk > sort ? topk : sort);
     const size_t most = build > select ? build : select;
 
     return plan->dense || attend > most ? attend : most;

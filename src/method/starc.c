@@ -355,7 +355,7 @@ static void select_run(const kr_job *job, uint32_t head, kr_scratch scratch)
     if (recent < budget_of(job->config)) {
         count = take_clusters(job, &x, scores_of(job, head), budget_of(job->config) - (uint32_t)recent,
                               selected, scratch);
-        kr_list_sort(selected, count);
+        kr_list_sort(selected, count, visible, scratch.memory); /* top-k's is more than a bit a token */
     }
     for (uint64_t t = x.st->tokens; t < visible; t++)
         selected[count++] = (uint32_t)t;
