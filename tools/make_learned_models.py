@@ -7,9 +7,9 @@ the logits and selections of an implementation that is not karat's.
 Needs torch, transformers (made with 5.24), tokenizers. Everything is seeded.
 
 In each folder: config.json, model.safetensors and the tokenizer as transformers saves them; prompt.json
-{ids, prefill: how many of them are a prompt, rows: the positions whose logits are kept, cases: [{mode,
-budget, threshold, selected: [[layer, position, list, units...]]}]}; logits.f32: float32 little endian
-[cases][rows][vocab], each row after reading ids[0..row], all ids teacher-forced.
+{ids, prefill: how many of them are a prompt, cases: [{mode, budget, threshold, rows: the positions whose
+logits are kept, selected: [[layer, position, list, units...]]}]}; logits.f32: float32 little endian, the
+rows [vocab] of the cases, each after reading ids[0..row], all ids teacher-forced.
 
 The oracle computes in F32 from the stored weights. What it adds to transformers' own modules is said
 where it is added: karat keeps index queries and keys in the narrow types of the papers, so the oracle
@@ -19,10 +19,17 @@ rounds them likewise; else a selection near a tie could differ for no fault of e
 import copy
 import json
 import os
+import re
 import sys
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import DeepseekV32Config, GlmMoeDsaConfig, Qwen3Config
+from transformers.models.deepseek_v32 import modeling_deepseek_v32
+from transformers.models.glm_moe_dsa import modeling_glm_moe_dsa
+from transformers.models.minimax_m3_vl import modeling_minimax_m3_vl
+from transformers.models.minimax_m3_vl.configuration_minimax_m3_vl import MiniMaxM3VLTextConfig
 from transformers.models.qwen3 import modeling_qwen3
 
 import make_tiny_models as tiny
@@ -54,6 +61,27 @@ def randomise(model, gemma=False):
             p.data = r * 1.4 / p.shape[-1] ** 0.5
 
 
+def released_minimax(weights):
+    """Names and shapes of MiniMax-M3's release, which transformers fuses when it loads."""
+    renamed = {}
+    for name, w in weights.items():
+        name = re.sub(r"^model\.", "language_model.model.", re.sub(r"^lm_head", "language_model.lm_head", name))
+        name = re.sub(r"indexer\.([qk])_(proj|norm)", r"index_\1_\2", name)
+        name = name.replace("mlp.gate.e_score", "block_sparse_moe.e_score")
+        name = re.sub(r"mlp\.(gate|experts|shared_experts)\.", r"block_sparse_moe.\1.", name)
+        if name.endswith("gate_up_proj.weight"):
+            for part, half in zip(("gate_proj", "up_proj"), w.chunk(2, 0)):
+                renamed[name.replace("gate_up_proj", part)] = half.contiguous()
+        elif "experts.gate_up_proj" in name or "experts.down_proj" in name and w.dim() == 3:
+            for e in range(w.shape[0]):
+                parts = zip(("w1", "w3"), w[e].chunk(2, 0)) if "gate_up" in name else [("w2", w[e])]
+                for part, half in parts:
+                    renamed[name.rsplit(".", 1)[0] + ".%d.%s.weight" % (e, part)] = half.contiguous()
+        else:
+            renamed[name] = w
+    return renamed
+
+
 def store(model, tok, out):
     """Saves in BF16 and leaves the model in F32 with the weights that were saved. Its tables of rotary
     frequencies are not weights and stay as they are."""
@@ -62,13 +90,16 @@ def store(model, tok, out):
     model.tie_weights()
     copy.deepcopy(model).to(torch.bfloat16).save_pretrained(out)
     tok.save_pretrained(out)
+    if model.config.model_type == "minimax_m3_vl_text":
+        path = os.path.join(out, "model.safetensors")
+        save_file(released_minimax(load_file(path)), path, metadata=dict(format="pt"))
 
 
-def save(out, ids, rows, cases, logits, **more):
+def save(out, ids, cases, logits):
     """cases: dicts; logits: one [rows][vocab] tensor each."""
-    torch.stack(logits).numpy().astype("<f4").tofile(os.path.join(out, "logits.f32"))
+    torch.cat(logits).numpy().astype("<f4").tofile(os.path.join(out, "logits.f32"))
     with open(os.path.join(out, "prompt.json"), "w") as f:
-        json.dump(dict(ids=ids, prefill=PREFILL, rows=rows, cases=cases, **more), f, separators=(",", ":"))
+        json.dump(dict(ids=ids, prefill=PREFILL, cases=cases), f, separators=(",", ":"))
         f.write("\n")
     print(out, "weights", os.path.getsize(os.path.join(out, "model.safetensors")), "spread", logits[0].std().item())
 
@@ -180,7 +211,7 @@ def seer(out):
     cases, logits, gap = [], [], []
     plain = modeling_qwen3.Qwen3Attention.forward
     for mode in (1, 2):
-        case = dict(mode=mode, budget=SEER["budget"], threshold=SEER["threshold"] if mode == 2 else 0, selected=[])
+        case = dict(mode=mode, budget=SEER["budget"], threshold=SEER["threshold"] if mode == 2 else 0, rows=rows, selected=[])
         modeling_qwen3.Qwen3Attention.forward = seer_attention(case, gap)
         with torch.no_grad():
             logits.append(model(torch.tensor([ids])).logits[0, rows])
@@ -188,10 +219,166 @@ def seer(out):
         cases.append(case)
     modeling_qwen3.Qwen3Attention.forward = plain
     print("seer: closest decision", min(gap), "units", [sum(len(s) - 3 for s in c["selected"]) / len(c["selected"]) for c in cases])
-    save(out, ids, rows, cases, logits)
+    save(out, ids, cases, logits)
 
 
-MODELS = dict(seer=seer)
+# ---- the indexers of DeepSeek-V3.2, GLM-5.2 and MiniMax-M3 ----
+
+
+def hadamard(x):
+    n = x.shape[-1]
+    h = torch.ones(1, 1)
+    while h.shape[0] < n:
+        h = torch.cat((torch.cat((h, h), 1), torch.cat((h, -h), 1)), 0)
+    return x @ h / n**0.5
+
+
+def e4m3(x):
+    """What E4M3 with one power-of-two scale a vector keeps of x (the reference's act_quant, ue8m0)."""
+    scale = torch.exp2(torch.ceil(torch.log2(x.abs().amax(-1, keepdim=True).clamp(min=1e-4) * (1 / 448))))
+    return (x / scale).clamp(-448, 448).to(torch.float8_e4m3fn).float() * scale
+
+
+def best(scores, k):
+    """The k best, equal scores by position (transformers leaves their order to torch.topk), ascending."""
+    return scores.sort(dim=-1, descending=True, stable=True).indices[..., :k].sort().values
+
+
+def dsa_indexer(rotate, selected, gap):
+    """DeepseekV32Indexer.forward (and GLM's, which rotates otherwise) with FP8 index queries and keys after
+    a Hadamard rotation, as DeepSeek's own code has it and transformers leaves out."""
+
+    def forward(self, hidden_states, q_resid, position_embeddings, attention_mask, *args, **kwargs):
+        tokens, rope = hidden_states.shape[1], self.qk_rope_head_dim
+        cos, sin = position_embeddings
+        q = self.wq_b(q_resid).view(1, tokens, self.n_heads, self.head_dim)
+        k = self.k_norm(self.wk(hidden_states)).unsqueeze(2)
+        rq, rk = rotate(q[..., :rope], k[..., :rope], cos, sin, unsqueeze_dim=2)
+        q = e4m3(hadamard(torch.cat((rq, q[..., rope:]), -1)))[0]
+        k = e4m3(hadamard(torch.cat((rk, k[..., rope:]), -1)))[0, :, 0]
+        weights = self.weights_proj(hidden_states)[0] * self.n_heads**-0.5 * self.head_dim**-0.5
+        scores = torch.einsum("qh,qhk->qk", weights, torch.einsum("qhd,kd->qhk", q, k).relu())
+        out = torch.zeros(1, tokens, self.index_topk, dtype=torch.int32)
+        for t in range(tokens):
+            kept = min(self.index_topk, t + 1)
+            chosen = best(scores[t, : t + 1], kept)
+            # Fewer tokens than slots: the first is named again.
+            out[0, t] = torch.cat((chosen, chosen[:1].expand(self.index_topk - kept)))
+            selected.append([self.layer_idx, t, 0, *chosen.tolist()])
+            if kept <= t:
+                rest = scores[t, : t + 1].clone()
+                rest[chosen] = -torch.inf
+                gap.append((scores[t, chosen].min() - rest.max()).item())
+        return out
+
+    return forward
+
+
+def block_indexer(selected, gap):
+    """MiniMaxM3VLIndexer.forward with index queries and keys rounded to BF16, as the model serves them."""
+
+    def forward(self, hidden_states, position_embeddings, cache, position_ids):
+        tokens = hidden_states.shape[1]
+        q = self.q_norm(self.q_proj(hidden_states).view(1, tokens, -1, self.head_dim)).transpose(1, 2)
+        k = self.k_norm(self.k_proj(hidden_states).view(1, tokens, 1, self.head_dim)).transpose(1, 2)
+        q, k = modeling_minimax_m3_vl.apply_rotary_pos_emb(q, k, *position_embeddings)
+        scores = torch.einsum("hqd,kd->hqk", q[0].bfloat16().float(), k[0, 0].bfloat16().float())
+        out = torch.full((1, self.num_heads, tokens, self.topk_blocks), -1)
+        for t in range(tokens):
+            own = t // self.block_size
+            for h in range(self.num_heads):
+                block = torch.stack(
+                    [scores[h, t, b * self.block_size : min((b + 1) * self.block_size, t + 1)].max() for b in range(own + 1)]
+                )
+                block[own] = torch.inf
+                kept = min(self.topk_blocks, own + 1)
+                chosen = best(block, kept)
+                out[0, h, t, :kept] = chosen
+                selected.append([self.layer_idx, t, h, *chosen.tolist()])
+                if kept <= own:
+                    order = block.sort(descending=True).values
+                    gap.append((order[kept - 1] - order[kept]).item())
+        return out
+
+    return forward
+
+
+def indexed(out, config, indexer, make_forward, budget, within, every, gemma=False):
+    """Two cases: the indexer as karat rounds it, everywhere; and transformers' own in rows that see at most
+    `within` tokens, where nothing is left out and rounding cannot show."""
+    tok = tokenizer()
+    config.vocab_size = len(tok)
+    config.eos_token_id = tok.eos_token_id
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    randomise(model, gemma)
+    for name, b in model.named_buffers():
+        if "e_score_correction_bias" in name:
+            b.data = torch.linspace(0.3, -0.2, b.numel()).roll(2).bfloat16().float()
+    store(model, tok, out)
+    ids = some_ids(len(tok))
+    rows, early = list(range(7, CONTEXT, every)), list(range(7, within, 16))
+    selected, plain, gap = [], [], []
+    own = indexer.forward
+    with torch.no_grad():
+        indexer.forward = make_forward(selected, gap)
+        quantised = model(torch.tensor([ids]), use_cache=False).logits[0, rows]
+        indexer.forward = own
+        exact = model(torch.tensor([ids]), use_cache=False).logits[0]
+    print("closest decision", min(gap), "furthest from transformers' own", (exact[rows] - quantised).abs().max().item())
+    cases = [
+        dict(mode=0, budget=0, threshold=0, rows=rows, selected=[s for s in selected if s[1] in rows[5::8]]),
+        dict(mode=0, budget=0, threshold=0, rows=early, selected=[]),
+    ]
+    save(out, ids, cases, [quantised, exact[early]])
+
+
+MLA = dict(
+    hidden_size=32, intermediate_size=32, moe_intermediate_size=8, num_attention_heads=4, num_key_value_heads=4,
+    q_lora_rank=24, kv_lora_rank=16, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=12, n_routed_experts=8,
+    n_shared_experts=1, num_experts_per_tok=3, first_k_dense_replace=1, index_n_heads=4, index_head_dim=16,
+    index_topk=48, max_position_embeddings=512, tie_word_embeddings=False, bos_token_id=None, pad_token_id=None,
+)
+
+
+def deepseek(out):
+    config = DeepseekV32Config(
+        **MLA, num_hidden_layers=3, n_group=4, topk_group=2,
+        rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=40, original_max_position_embeddings=64,
+                             beta_fast=32, beta_slow=1, mscale=1, mscale_all_dim=1),
+    )
+    rotate = modeling_deepseek_v32.apply_rotary_pos_emb
+    indexed(out, config, modeling_deepseek_v32.DeepseekV32Indexer, lambda s, g: dsa_indexer(rotate, s, g), 48, 48, 8)
+
+
+def glm(out):
+    config = GlmMoeDsaConfig(
+        **{**MLA, "num_attention_heads": 2, "num_key_value_heads": 2, "n_routed_experts": 4, "num_experts_per_tok": 2},
+        num_hidden_layers=8, n_group=1, topk_group=1, rms_norm_eps=1e-5, index_topk_freq=4, index_skip_topk_offset=3,
+        rope_parameters=dict(rope_type="default", rope_theta=8e6),
+    )
+
+    def rotate(q, k, *args, **kwargs):
+        """In place: transformers leaves the pairs' first halves before their second ones, which only a
+        Hadamard rotation behind it can tell."""
+        rotated = modeling_glm_moe_dsa.apply_rotary_pos_emb_interleave(q, k, *args, **kwargs)
+        return [torch.stack(x.chunk(2, -1), -1).flatten(-2) for x in rotated]
+
+    indexed(out, config, modeling_glm_moe_dsa.GlmMoeDsaIndexer, lambda s, g: dsa_indexer(rotate, s, g), 48, 48, 8)
+
+
+def minimax(out):
+    config = MiniMaxM3VLTextConfig(
+        hidden_size=32, intermediate_size=8, dense_intermediate_size=32, shared_intermediate_size=24,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=16, rotary_dim=8, num_hidden_layers=4,
+        max_position_embeddings=512, num_local_experts=8, num_experts_per_tok=2, index_n_heads=2, index_head_dim=16,
+        index_block_size=16, index_topk_blocks=3, index_local_blocks=1, bos_token_id=None,
+        rope_parameters=dict(rope_type="default", rope_theta=5e6, partial_rotary_factor=0.5),
+        layer_types=["full_attention"] + ["minimax_m3_sparse"] * 3, mlp_layer_types=["dense"] + ["sparse"] * 3,
+    )
+    indexed(out, config, modeling_minimax_m3_vl.MiniMaxM3VLIndexer, block_indexer, 48, 48, 8, gemma=True)
+
+
+MODELS = dict(seer=seer, deepseek=deepseek, glm=glm, minimax=minimax)
 
 if __name__ == "__main__":
     for name in sys.argv[2:] or MODELS:

@@ -65,7 +65,14 @@ static bool executes(const kr_program *program, const kr_op *op)
     case KR_OP_SEND_INDEX:
         return split != program->plan[op->layer].separate_index_query;
     case KR_OP_INDEX_PROJECT:
-        return program->method[op->layer]->project != NULL;
+        return program->method[op->layer]->project != NULL || program->model->layer[op->layer].indexed;
+    case KR_OP_Q_UP:
+    case KR_OP_ABSORB:
+    case KR_OP_V_UP:
+    case KR_OP_ROUTER:
+    case KR_OP_EXPERTS:
+    case KR_OP_SHARED_EXPERT:
+        return true;
     case KR_OP_SCORE:
     case KR_OP_SELECT:
         return op->resource == KR_ON_DEVICE;
@@ -212,20 +219,38 @@ static void take_index(const kr_engine *engine, kr_micro_batch *b, taker *t)
     }
 }
 
+/* Rows that only latent attention and experts have. */
+static void take_special(const kr_engine *engine, kr_micro_batch *b, taker *t)
+{
+    const kr_model *m = &engine->model;
+    const uint64_t rows = engine->config.rows_max;
+    if (m->attention == KR_ATTENTION_MLA) {
+        b->rows.latent = take(t, rows * m->q_lora, sizeof(float));
+        b->rows.expanded = take(
+            t, rows * m->heads * (m->head_dim > m->value_dim ? m->head_dim : m->value_dim), sizeof(float));
+    }
+    if (m->moe.experts != 0) {
+        b->rows.ffn_input = take(t, rows * m->hidden, sizeof(float));
+        b->rows.expert = take(t, rows * m->moe.active, sizeof(uint32_t));
+        b->rows.expert_weight = take(t, rows * m->moe.active, sizeof(float));
+    }
+}
+
 static void take_batch(const kr_engine *engine, kr_micro_batch *b, taker *t)
 {
     const kr_model *m = &engine->model;
+    const kr_attention_shape *s = &engine->program.shape[0];
     const uint64_t rows = engine->config.rows_max, element = kr_dtype_bytes(m->kv_dtype);
     b->token = take(t, rows, sizeof *b->token);
     b->position = take(t, rows, sizeof *b->position);
-    b->attended = take(t, rows * m->heads * m->value_dim, sizeof(float));
+    b->attended = take(t, rows * s->heads * s->value_dim, sizeof(float));
     b->rows.token = b->token;
     b->rows.position = b->position;
     b->rows.attended = b->attended;
     b->rows.hidden = take(t, rows * m->hidden, sizeof(float));
-    b->rows.query = take(t, rows * m->heads * m->head_dim, sizeof(float));
-    b->rows.key = take(t, rows * m->kv_heads * m->head_dim, element);
-    b->rows.value = take(t, rows * m->kv_heads * m->value_dim, element);
+    b->rows.query = take(t, rows * s->heads * s->key_dim, sizeof(float));
+    b->rows.key = take(t, rows * s->kv_heads * s->key_dim, element);
+    b->rows.value = take(t, s->latent ? 0 : rows * s->kv_heads * s->value_dim, element);
     b->item = take(t, rows, sizeof(kr_step_item *));
     b->row = take(t, rows, sizeof *b->row);
     b->gather_row = take(t, rows, sizeof *b->gather_row);
@@ -235,6 +260,7 @@ static void take_batch(const kr_engine *engine, kr_micro_batch *b, taker *t)
     b->head_row = take(t, rows, sizeof *b->head_row);
     b->logits = take(t, (uint64_t)engine->head_max * m->vocab, sizeof(float));
     take_index(engine, b, t);
+    take_special(engine, b, t);
 }
 
 static void take_spans(kr_engine *engine, taker *t)

@@ -1,6 +1,6 @@
-/* The compute half of a decode step for the dense families (Llama, Qwen2, Qwen3, Gemma 3): the ops
- * of the step program that read weights, on rows of tokens. Attention is not here: between qkv and
- * o_proj the rows travel to a memory node.
+/* The compute half of a decode step: the ops of the step program that read weights, on rows of tokens.
+ * Attention is not here: between qkv and o_proj the rows travel to a memory node. With latent attention
+ * (MLA) the rows that travel are latent: q_up and absorb come before, v_up after.
  *
  * Each row's result is independent of the other rows in the call and of the number of threads: a
  * row gives the same bits alone, in a batch of 8, or inside a prefill chunk of any size. */
@@ -21,12 +21,18 @@ typedef struct {
     const uint32_t *token;    /* [rows] ids, for embed */
     const uint64_t *position; /* [rows] absolute positions, for rope */
     float *hidden;            /* [rows][hidden] residual stream, updated in place */
-    float *query;             /* [rows][heads][head_dim], post-rope, written by qkv */
+    float *query;             /* [rows][heads][key_dim] as they travel; written by qkv, MLA: absorb */
     float *query_pre_rope;    /* [rows][heads][head_dim]; NULL: not kept */
     float *key_pre_rope;      /* [rows][kv_heads][head_dim]; NULL: not kept */
-    void *key;                /* [rows][kv_heads][head_dim] of kv_dtype, post-rope */
-    void *value;              /* [rows][kv_heads][value_dim] of kv_dtype */
-    const float *attended;    /* [rows][heads][value_dim], read by o_proj */
+    void *key;                /* [rows][kv_heads][key_dim] of kv_dtype, post-rope */
+    void *value;              /* [rows][kv_heads][value_dim] of kv_dtype; MLA: none */
+    const float *attended;    /* [rows][heads][value_dim, MLA: kv_lora], read by o_proj, MLA: v_up */
+    float *latent;            /* MLA: [rows][q_lora], normed; from qkv to q_up and index_project */
+    float *expanded;          /* MLA: [rows][heads][max(head_dim, value_dim)]: queries from q_up to absorb,
+                                 values from v_up to o_proj */
+    float *ffn_input;         /* experts: [rows][hidden], normed; from router to experts, shared_expert */
+    uint32_t *expert;         /* experts: [rows][active], ascending; from router to experts */
+    float *expert_weight;     /* experts: [rows][active] */
     uint8_t *index_query;     /* [rows][index_query_bytes of the layer's plan], for the memory node */
     uint8_t *index_key;       /* [rows][index_key_bytes] */
 } kr_rows;
@@ -51,8 +57,18 @@ kr_status kr_forward_bytes(const kr_forward_config *config, uint64_t *weights, u
 
 void kr_forward_embed(kr_forward *forward, const kr_rows *rows);
 void kr_forward_qkv(kr_forward *forward, const kr_rows *rows, uint32_t layer);
+/* MLA: queries of heads, latent queries of them; values of heads from latent outputs. */
+void kr_forward_q_up(kr_forward *forward, const kr_rows *rows, uint32_t layer);
+void kr_forward_absorb(kr_forward *forward, const kr_rows *rows, uint32_t layer);
+void kr_forward_v_up(kr_forward *forward, const kr_rows *rows, uint32_t layer);
+/* Index queries and keys of the model's own indexer, as methods dsa and msa take them. */
+void kr_forward_index(kr_forward *forward, const kr_rows *rows, uint32_t layer);
 void kr_forward_o_proj(kr_forward *forward, const kr_rows *rows, uint32_t layer);
 void kr_forward_ffn(kr_forward *forward, const kr_rows *rows, uint32_t layer);
+/* Experts: choice, shared expert, routed experts; the latter two add to hidden. */
+void kr_forward_router(kr_forward *forward, const kr_rows *rows, uint32_t layer);
+void kr_forward_shared_expert(kr_forward *forward, const kr_rows *rows, uint32_t layer);
+void kr_forward_experts(kr_forward *forward, const kr_rows *rows, uint32_t layer);
 /* Logits of the rows listed in row[count]: logits [count][vocab]. */
 void kr_forward_head(kr_forward *forward, const kr_rows *rows, const uint32_t *row, uint32_t count,
                      float *logits);

@@ -155,6 +155,15 @@ static kr_status run_sample(kr_engine *engine, kr_micro_batch *batch, kr_err *er
     return KR_OK;
 }
 
+/* Ops that take the rows and a layer, and nothing else. */
+static void (*const layer_op[KR_OP_KINDS])(kr_forward *forward, const kr_rows *rows, uint32_t layer) = {
+    [KR_OP_QKV] = kr_forward_qkv,         [KR_OP_Q_UP] = kr_forward_q_up,
+    [KR_OP_ABSORB] = kr_forward_absorb,   [KR_OP_V_UP] = kr_forward_v_up,
+    [KR_OP_O_PROJ] = kr_forward_o_proj,   [KR_OP_ROUTER] = kr_forward_router,
+    [KR_OP_EXPERTS] = kr_forward_experts, [KR_OP_SHARED_EXPERT] = kr_forward_shared_expert,
+    [KR_OP_FFN] = kr_forward_ffn,
+};
+
 static kr_status run_compute(kr_engine *engine, const kr_op *op, kr_err *err)
 {
     kr_micro_batch *batch = &engine->batch[op->micro_batch];
@@ -164,17 +173,11 @@ static kr_status run_compute(kr_engine *engine, const kr_op *op, kr_err *err)
     case KR_OP_EMBED:
         kr_forward_embed(engine->forward, &batch->rows);
         return KR_OK;
-    case KR_OP_QKV:
-        kr_forward_qkv(engine->forward, &batch->rows, op->layer);
-        return KR_OK;
     case KR_OP_INDEX_PROJECT:
-        kr_project_run(engine, batch, op->layer);
-        return KR_OK;
-    case KR_OP_O_PROJ:
-        kr_forward_o_proj(engine->forward, &batch->rows, op->layer);
-        return KR_OK;
-    case KR_OP_FFN:
-        kr_forward_ffn(engine->forward, &batch->rows, op->layer);
+        if (engine->program.method[op->layer]->project != NULL)
+            kr_project_run(engine, batch, op->layer);
+        else
+            kr_forward_index(engine->forward, &batch->rows, op->layer);
         return KR_OK;
     case KR_OP_APPEND:
     case KR_OP_GATHER:
@@ -187,8 +190,9 @@ static kr_status run_compute(kr_engine *engine, const kr_op *op, kr_err *err)
     case KR_OP_SAMPLE:
         return run_sample(engine, batch, err);
     default:
-        KR_CHECK(!"op kinds are checked when the engine is made");
-        return KR_E_INTERNAL;
+        KR_CHECK(layer_op[op->kind] != NULL); /* op kinds are checked when the engine is made */
+        layer_op[op->kind](engine->forward, &batch->rows, op->layer);
+        return KR_OK;
     }
 }
 

@@ -22,8 +22,7 @@ static void drop_nulls(json_t *object)
     }
 }
 
-/* Keys whose presence (or any value but the given text) means math karat does not do. */
-static kr_status refuse(kr_json c, const char *key, const char *allowed, kr_err *err)
+kr_status kr_folder_refuse(kr_json c, const char *key, const char *allowed, kr_err *err)
 {
     const json_t *value = json_object_get(c.object, key);
     const char *text = json_string_value(value);
@@ -80,8 +79,25 @@ static kr_status read_llama3(kr_json r, kr_rope *rope, kr_err *err)
                       : s;
 }
 
-/* One set of rope parameters: "rope_parameters" (transformers 5) or "rope_scaling" (before it). */
-static kr_status read_rope(kr_json r, kr_rope *rope, kr_err *err)
+static kr_status read_yarn(kr_json r, kr_rope *rope, kr_err *err)
+{
+    kr_status s;
+
+    rope->beta_fast = 32.0;
+    rope->beta_slow = 1.0;
+    s = kr_json_real(r, "beta_fast", false, 1e-6, 1e6, &rope->beta_fast, err);
+    if (s == KR_OK)
+        s = kr_json_real(r, "beta_slow", false, 1e-6, 1e6, &rope->beta_slow, err);
+    if (s == KR_OK)
+        s = kr_json_real(r, "mscale", false, 0.0, 1e3, &rope->mscale, err);
+    if (s == KR_OK)
+        s = kr_json_real(r, "mscale_all_dim", false, 0.0, 1e3, &rope->mscale_all_dim, err);
+    return s == KR_OK ? kr_json_u32(r, "original_max_position_embeddings", true, 1, KR_CONTEXT_MAX,
+                                    &rope->original_context, err)
+                      : s;
+}
+
+kr_status kr_folder_rope(kr_json r, bool yarn, kr_rope *rope, kr_err *err)
 {
     const char *type = "default";
     double partial = 1.0;
@@ -102,12 +118,16 @@ static kr_status read_rope(kr_json r, kr_rope *rope, kr_err *err)
         rope->scaling = KR_ROPE_LINEAR;
     else if (strcmp(type, "llama3") == 0)
         rope->scaling = KR_ROPE_LLAMA3;
+    else if (yarn && strcmp(type, "yarn") == 0)
+        rope->scaling = KR_ROPE_YARN;
     else
         return kr_fail(err, KR_E_UNSUPPORTED,
-                       "%s: rope type \"%.40s\" is not supported; default, linear and llama3 are", r.where,
-                       type);
+                       "%s: rope type \"%.40s\" is not supported; default, linear and llama3 are%s", r.where,
+                       type, yarn ? ", and yarn" : "");
     s = kr_json_real(r, "factor", true, 1e-3, 1e6, &rope->factor, err);
-    return s == KR_OK && rope->scaling == KR_ROPE_LLAMA3 ? read_llama3(r, rope, err) : s;
+    if (s == KR_OK && rope->scaling == KR_ROPE_LLAMA3)
+        return read_llama3(r, rope, err);
+    return s == KR_OK && rope->scaling == KR_ROPE_YARN ? read_yarn(r, rope, err) : s;
 }
 
 static kr_status read_ropes(kr_json c, kr_model *m, kr_err *err)
@@ -123,13 +143,13 @@ static kr_status read_ropes(kr_json c, kr_model *m, kr_err *err)
     s = kr_json_real(c, "rope_theta", false, 1.0, 1e12, &m->rope[0].theta, err);
     if (s == KR_OK && (both || scaling)) {
         const json_t *global = full ? full : both ? both : scaling;
-        s = read_rope((kr_json){global, c.where}, &m->rope[0], err);
+        s = kr_folder_rope((kr_json){global, c.where}, false, &m->rope[0], err);
     }
     if (s != KR_OK || !gemma)
         return s;
     m->rope[1] = (kr_rope){.layout = KR_ROPE_HALF, .dims = m->head_dim, .theta = 1e4};
     s = kr_json_real(c, "rope_local_base_freq", false, 1.0, 1e12, &m->rope[1].theta, err);
-    return s == KR_OK && local ? read_rope((kr_json){local, c.where}, &m->rope[1], err) : s;
+    return s == KR_OK && local ? kr_folder_rope((kr_json){local, c.where}, false, &m->rope[1], err) : s;
 }
 
 /* Which layers see a window: "layer_types" where the file has it, else the family's pattern. */
@@ -177,12 +197,12 @@ static kr_status read_family_rules(kr_json c, kr_model *m, kr_err *err)
     const bool gemma = m->family == KR_FAMILY_GEMMA3;
     const char *act = gemma ? "gelu_pytorch_tanh" : "silu";
     double scalar = gemma ? 256.0 : m->head_dim;
-    kr_status s = refuse(c, "hidden_act", act, err);
+    kr_status s = kr_folder_refuse(c, "hidden_act", act, err);
 
     if (s == KR_OK)
-        s = refuse(c, "hidden_activation", act, err);
+        s = kr_folder_refuse(c, "hidden_activation", act, err);
     for (size_t i = 0; s == KR_OK && i < sizeof refused / sizeof refused[0]; i++)
-        s = refuse(c, refused[i], NULL, err);
+        s = kr_folder_refuse(c, refused[i], NULL, err);
     if (s == KR_OK && gemma)
         s = kr_json_real(c, "query_pre_attn_scalar", false, 1e-3, 1e6, &scalar, err);
     m->softmax_scale = 1.0 / sqrt(scalar);
@@ -247,12 +267,14 @@ kr_status kr_folder_config(kr_model_file *file, json_t *config, const char *wher
     if (s == KR_OK)
         s = kr_json_string(c, "model_type", false, &inner_type, err);
     if (s == KR_OK)
-        s = kr_family_of(where, kr_bytes_of(*inner_type ? inner_type : type), &family, err);
+        s = kr_family_of(where, KR_FORM_FOLDER, kr_bytes_of(*inner_type ? inner_type : type), &family, err);
     if (s == KR_OK)
         s = kr_json_u32(c, "num_hidden_layers", family != KR_FAMILY_GEMMA3, 1, KR_LAYERS_MAX, &layers, err);
     if (s != KR_OK)
         return s;
     kr_model_start(m, family, layers);
+    if (family >= KR_FAMILY_DEEPSEEK_V32)
+        return kr_folder_config_indexed(c, m, err);
     s = read_sizes(c, m, err);
     if (s == KR_OK)
         s = read_family_rules(c, m, err);
@@ -262,7 +284,7 @@ kr_status kr_folder_config(kr_model_file *file, json_t *config, const char *wher
         s = read_windows(c, m, err);
     if (s == KR_OK)
         s = read_gates(file, c, &m->gates, err);
-    kr_role_tensor_name(file, KR_ROLE_Q_BIAS, 0, name, sizeof name);
+    kr_role_tensor_name(file, KR_ROLE_Q_BIAS, 0, 0, name, sizeof name);
     if (kr_tensor_table_find(&file->tensors, name))
         m->qkv_bias = true; /* some Llama derivatives have one too */
     return s;

@@ -238,7 +238,7 @@ static kr_status read_model(kr_model_file *file, kr_err *err)
     kr_status s = kr_gguf_string(g, "general.architecture", true, &arch, err);
 
     if (s == KR_OK)
-        s = kr_family_of(g->path, arch, &family, err);
+        s = kr_family_of(g->path, KR_FORM_GGUF, arch, &family, err);
     if (s != KR_OK)
         return s;
     snprintf(a.prefix, sizeof a.prefix, "%.*s", (int)arch.bytes, arch.text);

@@ -46,7 +46,7 @@ static kr_status read_vocab(kr_model_file *file, kr_err *err)
 {
     char name[KR_TENSOR_NAME_MAX + 1];
 
-    kr_role_tensor_name(file, KR_ROLE_EMBEDDING, 0, name, sizeof name);
+    kr_role_tensor_name(file, KR_ROLE_EMBEDDING, 0, 0, name, sizeof name);
     const kr_tensor_entry *e = kr_tensor_table_find(&file->tensors, name);
     if (!e)
         return kr_fail(err, KR_E_NOT_FOUND, "%s: no tensor %s", file->path, name);
@@ -70,7 +70,7 @@ static void set_weight_bytes(kr_model_file *file)
     for (unsigned t = 0; t < KR_W_TYPES; t++)
         bytes += by_type[t];
     file->model.weight_bytes_dense = (double)bytes / (double)kr_parameters_total(&p);
-    file->model.weight_bytes_experts = file->model.weight_bytes_dense; /* no experts: never priced */
+    file->model.weight_bytes_experts = file->model.weight_bytes_dense;
 }
 
 static uint64_t add_rope(uint64_t digest, const kr_rope *rope)
@@ -97,6 +97,12 @@ static uint64_t fingerprint(const kr_model_file *file)
     d = add_rope(add_rope(d, &m->rope[0]), &m->rope[1]);
     for (uint32_t l = 0; l < m->layers; l++)
         d = kr_digest_add(d, (uint64_t)m->layer[l].window << 8 | m->layer[l].rope);
+    if (m->indexer != KR_INDEXER_NONE)
+        d = add_rope(kr_digest_add(d, (uint64_t)m->index_topk << 32 | m->index_block), &m->index_rope);
+    if (m->moe.experts != 0) {
+        d = kr_digest_add(d, (uint64_t)m->moe.active << 32 | m->moe.groups << 16 | m->moe.groups_kept);
+        d = kr_digest_add(d, kr_hash64(&m->moe.routed_scale, sizeof m->moe.routed_scale, 0));
+    }
     for (uint32_t i = 0; i < file->tensors.count; i++) {
         const kr_tensor_entry *e = &file->tensors.entries[i];
         const uint64_t sample = e->bytes < SAMPLE ? e->bytes : SAMPLE;

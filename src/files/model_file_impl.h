@@ -46,24 +46,24 @@ typedef struct {
     uint64_t rows, columns;
 } kr_role_shape;
 
-/* Whether the architecture has this role (in every layer, if it is a layer's). */
-bool kr_role_used(const kr_model *model, kr_role role);
-bool kr_role_per_layer(kr_role role);
+/* Whether the architecture has this role, in this layer if it is a layer's. */
+bool kr_role_used(const kr_model *model, kr_role role, uint32_t layer);
 const char *kr_role_name(kr_role role); /* "KR_ROLE_Q" */
 kr_role_shape kr_role_shape_of(const kr_model *model, kr_role role);
-/* The name the tensor of a role has in this file, into name[size]. */
-void kr_role_tensor_name(const kr_model_file *file, kr_role role, uint32_t layer, char *name, size_t size);
+/* The name the tensor of a role has in this file, into name[size]; only experts' roles have one by expert. */
+void kr_role_tensor_name(const kr_model_file *file, kr_role role, uint32_t layer, uint32_t expert, char *name,
+                         size_t size);
 /* KR_E_UNSUPPORTED when karat cannot compute with the tensor's type, or read it where it lies. */
 kr_status kr_tensor_usable(const kr_model_file *file, const kr_tensor_entry *entry, kr_err *err);
 /* Every used role is there with its shape, and the layers hold no tensor without a role (it would
  * be silently ignored: a bias, a scale, an expert). */
 kr_status kr_roles_check(const kr_model_file *file, kr_err *err);
 
-/* A kr_model of one of the dense families with everything unset that the file must say. */
+/* A kr_model of one of the families with everything unset that the file must say. */
 void kr_model_start(kr_model *model, kr_family family, uint32_t layers);
 /* As much of name as fits and is valid UTF-8. */
 void kr_model_set_name(kr_model *model, kr_bytes name);
-/* KR_E_UNSUPPORTED with the supported list when name (a GGUF or Hugging Face name) is unknown. */
-kr_status kr_family_of(const char *path, kr_bytes name, kr_family *family, kr_err *err);
+/* KR_E_UNSUPPORTED with the supported list when name, as files of this form have it, is unknown. */
+kr_status kr_family_of(const char *path, kr_file_form form, kr_bytes name, kr_family *family, kr_err *err);
 
 #endif

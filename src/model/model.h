@@ -117,6 +117,7 @@ typedef struct {
     kr_activation activation;
 
     double norm_eps;
+    double latent_norm_eps; /* of MLA's two latents */
     bool norm_plus_one;  /* weight is stored as w, applied as 1 + w */
     bool qkv_bias;       /* Qwen2 */
     bool qk_norm;        /* per-head RMSNorm on q and k before rope */

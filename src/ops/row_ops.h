@@ -28,6 +28,9 @@ typedef struct {
     void (*silu_mul)(const float *gate, const float *up, float *y, uint32_t n);
     void (*gelu_mul)(const float *gate, const float *up, float *y, uint32_t n);
 
+    /* MiniMax-M3's: y[i] = (u + 1) * g * sigmoid(1.702 g), g = min(gate[i], 7), u = up[i] held in [-7, 7]. */
+    void (*swiglu_oai)(const float *gate, const float *up, float *y, uint32_t n);
+
     /* x[n] -> q[n], meta[n / 32]; n is a multiple of 32. In a block, scale = max |x| / 127 and
      * q = x / scale rounded to nearest even; a block with max |x| below 2^-118 becomes zero and
      * one with an infinity or NaN gets a NaN scale, so that no bad value turns into a good one. */

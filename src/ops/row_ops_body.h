@@ -233,6 +233,27 @@ static void add(float *y, const float *x, uint32_t n)
         y[i] += x[i];
 }
 
-#define KR_ROW_OPS_ENTRIES                                                                                \
-    .rms_norm = rms_norm, .rope = rope, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .quantise = quantise, \
-    .to_bf16 = to_bf16, .add = add
+/* min(gate, 7) * sigmoid(1.702 min(gate, 7)) * (clamp(up, -7, 7) + 1). */
+KR_INLINE f32v gated_oai(f32v gate, f32v up)
+{
+    const f32v limit = splat(7.0f);
+
+    gate = choose(gate > limit, limit, gate);
+    up = choose(up > limit, limit, up);
+    up = choose(up < -limit, -limit, up);
+    return (up + 1.0f) * (gate / (1.0f + exponential(-1.702f * gate)));
+}
+
+static void swiglu_oai(const float *gate, const float *up, float *y, uint32_t n)
+{
+    const uint32_t whole = n / LANES * LANES, left = n - whole;
+
+    for (uint32_t i = 0; i < whole; i += LANES)
+        store(y + i, gated_oai(load(gate + i), load(up + i)));
+    if (left != 0)
+        store_part(y + whole, gated_oai(load_part(gate + whole, left), load_part(up + whole, left)), left);
+}
+
+#define KR_ROW_OPS_ENTRIES                                                          \
+    .rms_norm = rms_norm, .rope = rope, .silu_mul = silu_mul, .gelu_mul = gelu_mul, \
+    .swiglu_oai = swiglu_oai, .quantise = quantise, .to_bf16 = to_bf16, .add = add

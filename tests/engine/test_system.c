@@ -263,6 +263,14 @@ static void learned_every_way(void **state)
     kr_model_file *file = rig_open("tests/fixtures/learned/seer");
     all_ways_agree(file, 300, "seer", 48);
     kr_model_file_close(file);
+    static const char *const native[] = {"tests/fixtures/learned/deepseek", "tests/fixtures/learned/glm",
+                                         "tests/fixtures/learned/minimax"};
+    for (size_t i = 0; i < sizeof native / sizeof native[0]; i++) {
+        file = rig_open(native[i]);
+        all_ways_agree(file, 300, "native", 0);
+        all_ways_agree(file, 300, "dense", 0);
+        kr_model_file_close(file);
+    }
 }
 
 /* Two layer groups: layers that see a window of 16 tokens drop their pages on the way. */

@@ -96,6 +96,47 @@ static void gate_agrees(const float *gate, const float *up, uint32_t n, bool is_
     }
 }
 
+static double clamp(double x, double low, double high) { return x < low ? low : x > high ? high : x; }
+
+/* MiniMax-M3's gate: to 1e-6 of the formula in double, steep ends included, and the same bits everywhere. */
+static void swiglu_oai_agrees(const float *gate, const float *up, uint32_t n)
+{
+    float want[N_MAX], got[N_MAX];
+
+    reference()->swiglu_oai(gate, up, want, n);
+    for (uint32_t i = 0; i < n; i++) {
+        const double g = clamp((double)gate[i], -INFINITY, 7.0), u = clamp((double)up[i], -7.0, 7.0) + 1.0;
+        const double exact = g / (1.0 + exp(-1.702 * g)) * u;
+        /* u + 1 in F32 cancels near -1; far below 0 the exponent's own rounding shows. */
+        const double slack = (1e-6 * (1.0 + fabs(g)) * fabs(exact)) + 1.2e-7 * fabs(g) + 1e-37;
+        if (!(fabs((double)want[i] - exact) <= slack))
+            fail_msg("swiglu_oai(%g, %g) = %g, exact %g", (double)gate[i], (double)up[i], (double)want[i],
+                     exact);
+    }
+    for (uint32_t v = 0; v < kr_row_ops_variant_count; v++) {
+        if (usable(v) == NULL)
+            continue;
+        memcpy(got, gate, sizeof got);
+        usable(v)->swiglu_oai(got, up, got, n); /* in place */
+        assert_memory_equal(got, want, n * sizeof *got);
+    }
+}
+
+static void clamped_gates(void **state)
+{
+    float gate[N_MAX] = {0}, up[N_MAX];
+    kr_rng rng = test_rng("clamped gates");
+    (void)state;
+
+    for (int l = 0; l < LENGTHS; l++) {
+        fill(&rng, gate, lengths[l], 5.0f);
+        fill(&rng, up, lengths[l], 5.0f);
+        gate[0] = 9.0f;
+        up[0] = -9.0f;
+        swiglu_oai_agrees(gate, up, lengths[l]);
+    }
+}
+
 static void gates(void **state)
 {
     float gate[N_MAX] = {0}, up[N_MAX];
@@ -251,8 +292,9 @@ static void bf16_and_add(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(skips), cmocka_unit_test(norm),     cmocka_unit_test(gates),
-        cmocka_unit_test(rope),  cmocka_unit_test(quantise), cmocka_unit_test(bf16_and_add),
+        cmocka_unit_test(skips),         cmocka_unit_test(norm), cmocka_unit_test(gates),
+        cmocka_unit_test(clamped_gates), cmocka_unit_test(rope), cmocka_unit_test(quantise),
+        cmocka_unit_test(bf16_and_add),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
