@@ -12,6 +12,7 @@
 #   make oracle         the comparisons with other people's software (Python, slow)
 #   make bench          kernels beside this machine's limits
 #   make demo           a small real model with its KV cache in a second process
+#   make examples       examples/, against include/ and libkarat.so alone
 #   make install        PREFIX=/usr/local, DESTDIR=
 #
 # Variables: V=1 shows commands, B build folder, CC compiler, SAN sanitizers (use a B of its own), T tests to run.
@@ -205,6 +206,24 @@ demo:
 	@$(MAKE) --no-print-directory -j$(JOBS) B=$(B) all
 	@KARAT=$(B)/karat tools/demo.sh
 
+# ---- examples, built as others would build them: by the public headers and the shared object
+
+EXAMPLES := $(patsubst %.c,$(B)/%,$(filter-out examples/my_method.c,$(wildcard examples/*.c))) \
+    $(B)/examples/my_method.so
+EXAMPLE_CC = $(Q)$(CC) -std=c11 -O2 -g $(WARN) -Iinclude $(if $(SAN),-fsanitize=$(SAN))
+
+examples: $(EXAMPLES)
+
+$(B)/examples/%.so: examples/%.c
+	@mkdir -p $(@D)
+	$(SAY) CC $<
+	$(EXAMPLE_CC) -shared -fPIC $< -o $@
+
+$(B)/examples/%: examples/%.c $(B)/libkarat.so
+	@mkdir -p $(@D)
+	$(SAY) CC $<
+	$(EXAMPLE_CC) $< -o $@ -L$(B) -lkarat -lm -Wl,-rpath,'$$ORIGIN/..'
+
 # ---- source hygiene
 
 format:
@@ -231,17 +250,16 @@ includedir=$${prefix}/include
 Name: karat
 Description: sparse attention where the KV cache lives
 Version: $(VERSION)
-Requires.private: $(PKGS)
 Libs: -L$${libdir} -lkarat
-Libs.private: -ldnnl -lgomp -lnuma -lucp -lucs -lm -pthread
+Libs.private: $(LDLIBS)
 Cflags: -I$${includedir}
 endef
-export PC_TEXT
 
 LIB_DIR = $(DESTDIR)$(PREFIX)/lib
 
+$(B)/karat.pc: export TEXT = $(PC_TEXT)
 $(B)/karat.pc: FORCE
-	@mkdir -p $(@D); printf '%s\n' "$$PC_TEXT" > $@
+	@mkdir -p $(@D); printf '%s\n' "$$TEXT" > $@
 
 install: all $(B)/karat.pc
 	install -d $(DESTDIR)$(PREFIX)/bin $(LIB_DIR)/pkgconfig $(DESTDIR)$(PREFIX)/include/karat
@@ -257,5 +275,5 @@ clean:
 	rm -rf $(B)
 
 FORCE:
-.PHONY: all test arm-test tests-built run-tests check tsan fuzz oracle bench demo format format-check tidy install clean FORCE
+.PHONY: all test arm-test tests-built run-tests check tsan fuzz oracle bench demo examples format format-check tidy install clean FORCE
 .SECONDARY:
