@@ -34,7 +34,7 @@ Q := $(if $(V),,@)
 FUZZ_SECONDS ?= 20
 JOBS ?= $(shell nproc)
 
-PKGS := jansson libxxhash libzstd libpcre2-8 hwloc gnutls sqlite3
+PKGS := jansson libxxhash libzstd zlib libpcre2-8 hwloc gnutls sqlite3
 CPPFLAGS := -I. -Isrc -Iinclude -D_GNU_SOURCE -DKR_VERSION=\"$(VERSION)\"
 WARN := -Wall -Wextra -Wshadow -Wvla -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wno-psabi -Werror
 # One set of objects for the program, the archive and the shared object, which shows only KARAT_API.

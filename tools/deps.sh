@@ -9,7 +9,7 @@
 # KARAT_DEPS=skip.
 set -euo pipefail
 
-build="gcc libc6-dev make pkg-config libjansson-dev libxxhash-dev libzstd-dev libpcre2-dev libhwloc-dev
+build="gcc libc6-dev make pkg-config libjansson-dev libxxhash-dev libzstd-dev zlib1g-dev libpcre2-dev libhwloc-dev
        libnuma-dev libucx-dev libgnutls28-dev libdnnl-dev libsqlite3-dev libcmocka-dev binutils
        python3 python3-pip python3-cffi python3-numpy unzip ca-certificates iproute2"
 lint="clang clang-format clang-tidy"

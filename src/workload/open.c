@@ -1,7 +1,7 @@
 /* Opening a trace: a file or a folder of files, and which format it is.
  *
- * The format is told by the first bytes (gzip), by the name (.csv), and by the first key of the first
- * JSON object that only one format has. */
+ * The format is told by the name (.csv), and by the first key of the first JSON object that only one
+ * format has. JSON may be packed with gzip. */
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -53,7 +53,9 @@ static bool ends_with(const char *name, const char *end)
     return n >= m && strcmp(name + n - m, end) == 0;
 }
 
-/* Gzip and empty files are told before anything is parsed. */
+static bool is_csv(const char *path) { return ends_with(path, ".csv") || ends_with(path, ".csv.gz"); }
+
+/* Empty files, and what is not unpacked on the way, are told before anything is parsed. */
 static kr_status look(const char *path, kr_err *err)
 {
     unsigned char head[2];
@@ -66,8 +68,9 @@ static kr_status look(const char *path, kr_err *err)
     fclose(in);
     if (n == 0)
         return kr_fail(err, KR_E_FORMAT, "%s: empty", path);
-    if (n == 2 && head[0] == 0x1f && head[1] == 0x8b)
-        return kr_fail(err, KR_E_UNSUPPORTED, "%s: packed with gzip; unpack it with gunzip first", path);
+    if (n == 2 && head[0] == 0x1f && head[1] == 0x8b && is_csv(path))
+        return kr_fail(err, KR_E_UNSUPPORTED, "%s: a CSV packed with gzip; unpack it with gunzip first",
+                       path);
     return KR_OK;
 }
 
@@ -113,7 +116,7 @@ static kr_status read_file(const char *path, kr_trace *trace, uint32_t block_tok
 
     if (status != KR_OK)
         return status;
-    if (ends_with(path, ".csv"))
+    if (is_csv(path))
         return kr_read_csv(path, trace, err);
     scan = kr_alloc(sizeof *scan);
     if (scan == NULL)
@@ -125,7 +128,8 @@ static kr_status read_file(const char *path, kr_trace *trace, uint32_t block_tok
 
 static bool is_trace(const char *name)
 {
-    return ends_with(name, ".json") || ends_with(name, ".jsonl") || ends_with(name, ".csv");
+    return ends_with(name, ".json") || ends_with(name, ".jsonl") || ends_with(name, ".json.gz") ||
+           ends_with(name, ".jsonl.gz") || is_csv(name);
 }
 
 typedef char file_name[256];

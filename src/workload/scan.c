@@ -12,9 +12,13 @@
 
 static int refill(kr_scan *s)
 {
-    s->have = (uint32_t)fread(s->buffer, 1, sizeof s->buffer, s->in);
+    const int got = gzread(s->in, s->buffer, sizeof s->buffer);
+
+    s->have = got > 0 ? (uint32_t)got : 0;
     s->at = 0;
-    return s->have == 0 ? EOF : s->buffer[s->at];
+    if (got <= 0)
+        (void)gzerror(s->in, &s->error);
+    return got <= 0 ? EOF : s->buffer[s->at];
 }
 
 static inline int peek(kr_scan *s) { return s->at < s->have ? s->buffer[s->at] : refill(s); }
@@ -30,9 +34,12 @@ static inline int take(kr_scan *s)
 
 static kr_status bad(const kr_scan *s, kr_err *err, const char *what)
 {
-    if (ferror(s->in))
+    if (s->error == Z_ERRNO)
         return kr_fail(err, KR_E_IO, "%s: cannot be read", s->path);
-    if (feof(s->in) && s->at == s->have)
+    if (s->error == Z_DATA_ERROR || s->error == Z_MEM_ERROR)
+        return kr_fail(err, KR_E_FORMAT, "%s:%llu: the gzip data are damaged", s->path,
+                       (unsigned long long)s->line);
+    if (s->have == 0)
         return kr_fail(err, KR_E_FORMAT, "%s:%llu: cut off, %s expected", s->path,
                        (unsigned long long)s->line, what);
     return kr_fail(err, KR_E_FORMAT, "%s:%llu: %s expected", s->path, (unsigned long long)s->line, what);
@@ -40,10 +47,14 @@ static kr_status bad(const kr_scan *s, kr_err *err, const char *what)
 
 kr_status kr_scan_open(kr_scan *scan, const char *path, kr_err *err)
 {
-    FILE *in = fopen(path, "rb");
+    gzFile in;
 
+    errno = 0;
+    in = gzopen(path, "rb");
     if (in == NULL)
-        return kr_fail(err, KR_E_NOT_FOUND, "%s: %s", path, strerror(errno));
+        return kr_fail(err, errno == 0 ? KR_E_MEMORY : KR_E_NOT_FOUND, "%s: %s", path,
+                       errno == 0 ? "no memory to read" : strerror(errno));
+    (void)gzbuffer(in, KR_SCAN_BUFFER);
     memset(scan, 0, offsetof(kr_scan, buffer));
     scan->path = path;
     scan->in = in;
@@ -51,7 +62,7 @@ kr_status kr_scan_open(kr_scan *scan, const char *path, kr_err *err)
     return KR_OK;
 }
 
-void kr_scan_close(kr_scan *scan) { fclose(scan->in); }
+void kr_scan_close(kr_scan *scan) { (void)gzclose_r(scan->in); }
 
 static int skip_space(kr_scan *s)
 {
@@ -222,7 +233,7 @@ kr_status kr_scan_next(kr_scan *s, kr_err *err)
 
     if (s->depth == 0) {
         if (c == EOF) {
-            if (ferror(s->in))
+            if (s->error != Z_OK)
                 return bad(s, err, "more");
             s->kind = KR_SCAN_END;
             return KR_OK;

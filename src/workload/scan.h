@@ -1,7 +1,8 @@
 /* Pull scanner for JSON text of any length: one token at a time, bounded memory, integers of 64 bits.
  *
- * Traces are read with it and not with jansson, which builds a whole tree and refuses integers from
- * 2^63 on. A file may hold several values one after another (JSON lines). Strings are kept up to
+ * A file packed with gzip is unpacked as it is read. Traces are read with it and not with jansson, which
+ * builds a whole tree and refuses integers from 2^63 on. A file may hold several values one after another
+ * (JSON lines). Strings are kept up to
  * KR_SCAN_TEXT_MAX - 1 bytes; longer ones are read over and marked as cut. Escapes become the bytes
  * they stand for, except \u, which becomes '?': no reader needs text outside ASCII. */
 #ifndef KR_WORKLOAD_SCAN_H
@@ -10,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <zlib.h>
 
 #include "base/status.h"
 
@@ -32,14 +34,15 @@ typedef enum {
 
 typedef struct {
     const char *path; /* for error lines */
-    FILE *in;
-    uint64_t line; /* of the token, from 1 */
+    uint64_t line;    /* of the token, from 1 */
     kr_scan_kind kind;
     char text[KR_SCAN_TEXT_MAX];
     bool cut; /* text was longer */
     uint64_t u64;
     double real;
     /* The rest is the scanner's own. */
+    gzFile in;
+    int error; /* of zlib, once reading ended */
     uint32_t depth, have, at;
     bool object[KR_SCAN_DEPTH_MAX];
     enum { KR_SCAN_WANT_VALUE, KR_SCAN_WANT_FIRST, KR_SCAN_WANT_COMMA, KR_SCAN_WANT_COLON } want;

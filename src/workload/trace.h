@@ -78,10 +78,10 @@ typedef struct {
     uint64_t digest;          /* of all sessions and turns, in order */
 } kr_trace;
 
-/* Reads a file, or every *.json, *.jsonl and *.csv of a folder in the order of their names, all of one
- * format. block_tokens: of Mooncake traces, which do not say (0 = 512). Two sessions of one id are an
- * error. KR_E_NOT_FOUND, KR_E_FORMAT, KR_E_LIMIT, KR_E_UNSUPPORTED (gzip), KR_E_IO, KR_E_MEMORY. On
- * failure *trace is empty. */
+/* Reads a file, or every *.json, *.jsonl (both also with .gz) and *.csv of a folder in the order of their
+ * names, all of one format. block_tokens: of Mooncake traces, which do not say (0 = 512). Two sessions of
+ * one id are an error. KR_E_NOT_FOUND, KR_E_FORMAT, KR_E_LIMIT, KR_E_UNSUPPORTED (a packed CSV), KR_E_IO,
+ * KR_E_MEMORY. On failure *trace is empty. */
 kr_status kr_trace_read(kr_trace *trace, const char *path, uint32_t block_tokens, kr_err *err);
 void kr_trace_free(kr_trace *trace);
 

@@ -109,7 +109,8 @@ static void kvct_refusals(void **state)
     must_refuse(".json", "{\"id\":\"s\",\"requests\":[{\"t\":0,\"in\":1,\"out\":1}]}", KR_E_FORMAT,
                 "block_size must come before");
     must_refuse(".json", "{\"a\":1}", KR_E_FORMAT, "none of the keys");
-    must_refuse(".json", "\x1f\x8b\x08", KR_E_UNSUPPORTED, "gunzip");
+    must_refuse(".json", "\x1f\x8b\x08", KR_E_FORMAT, "cut off");
+    must_refuse(".csv", "\x1f\x8b\x08", KR_E_UNSUPPORTED, "gunzip");
 }
 
 static void deep_nesting_is_refused(void **state)
