@@ -57,8 +57,6 @@ KARAT_API void karat_client_disconnect(karat_client *client);
 
 /* ---- model ---- */
 
-#define KARAT_METHOD_DEFAULT UINT32_MAX /* of dense_layers: as the method's authors had it */
-
 /* How one layer attends. Zeros are the method's documented defaults (docs/methods.md). */
 typedef struct karat_client_layer {
     const char *method;    /* "dense", "quest", ...; null: "dense" */

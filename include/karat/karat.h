@@ -72,6 +72,9 @@ typedef enum karat_dtype {
     KARAT_E4M3 = 3 /* FP8, finite: largest 448, NaN is 0x7f and 0xff */
 } karat_dtype;
 
+/* Where options of a method say how many first layers stay dense: as its authors had it. */
+#define KARAT_METHOD_DEFAULT UINT32_MAX
+
 /* Version of the library that is loaded ("0.1.0"), and its KARAT_ABI. */
 KARAT_API const char *karat_version(void);
 KARAT_API uint32_t karat_abi(void);

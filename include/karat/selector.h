@@ -34,8 +34,6 @@ KARAT_API const char *karat_method_source(uint32_t index);
  * KARAT_E_EXISTS (a method of that name), KARAT_E_LIMIT. */
 KARAT_API karat_status karat_method_load(const char *path, const char **name, karat_error *error);
 
-#define KARAT_METHOD_DEFAULT UINT32_MAX /* of dense_layers: as the method's authors had it */
-
 typedef struct karat_selector_options {
     uint32_t struct_size;   /* sizeof(karat_selector_options) */
     karat_dtype dtype;      /* of keys and values: F32, F16, BF16 */
