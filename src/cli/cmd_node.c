@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -96,7 +97,7 @@ static const kr_option table[] = {
      .min = 1,
      .max = 1 << 20,
      .value = "N",
-     .help = "sessions open at a time, over all clients"},
+     .help = "sessions open at a time, over all clients; a model's windowed layers get room for so many"},
     {.name = "message-max",
      .type = KR_OPT_SIZE,
      .at = offsetof(node_options, message_max),
@@ -296,6 +297,28 @@ static int signals_open(void)
     return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
 }
 
+/* What would else fail when a client comes to need it. */
+static kr_status check_means(const node_options *o, kr_err *err)
+{
+    const uint64_t machine = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    struct stat folder;
+
+    if (o->memory > machine / o->devices)
+        return kr_fail(err, KR_E_MEMORY,
+                       "--memory: %u device%s of %.1f GiB; this machine has %.1f GiB for all of them",
+                       o->devices, o->devices == 1 ? "" : "s", (double)o->memory / (1 << 30),
+                       (double)machine / (1 << 30));
+    if (o->save_folder == NULL)
+        return KR_OK;
+    if (stat(o->save_folder, &folder) != 0)
+        return kr_fail(err, KR_E_IO, "--save-folder %s: %s", o->save_folder, strerror(errno));
+    if (!S_ISDIR(folder.st_mode))
+        return kr_fail(err, KR_E_IO, "--save-folder %s: not a folder", o->save_folder);
+    if (access(o->save_folder, R_OK | W_OK | X_OK) != 0)
+        return kr_fail(err, KR_E_IO, "--save-folder %s: %s", o->save_folder, strerror(errno));
+    return KR_OK;
+}
+
 static kr_status daemon_open(daemon_state *d, const node_options *o, const kr_ucx_config *config, kr_err *err)
 {
     const kr_node_config node = {.devices = o->devices,
@@ -308,7 +331,9 @@ static kr_status daemon_open(daemon_state *d, const node_options *o, const kr_uc
     d->signal_fd = signals_open();
     if (d->signal_fd < 0)
         return kr_fail(err, KR_E_IO, "cannot watch for signals: %s", strerror(errno));
-    kr_status status = kr_ucx_listen(&d->listener, config, err);
+    kr_status status = check_means(o, err);
+    if (status == KR_OK)
+        status = kr_ucx_listen(&d->listener, config, err);
     if (status != KR_OK)
         return status;
     status = kr_node_create(&d->node, &node, err);

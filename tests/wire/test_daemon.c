@@ -189,6 +189,9 @@ static void what_cannot_be_is_said_in_one_line(void **state)
         {"--listen", "[::1:7", "2", "is not HOST:PORT"},
         {"--listen", "no.such.host.invalid:1", "2", "give --key-file"},
         {"--key-file", "/nonexistent", "1", "/nonexistent"},
+        {"--save-folder", "/nonexistent", "1", "--save-folder /nonexistent: No such file"},
+        {"--save-folder", "/dev/null", "1", "--save-folder /dev/null: not a folder"},
+        {"--memory", "100T", "1", "1 device of 102400.0 GiB; this machine has"},
         {"--devices", "0", "2", "devices"},
         {"--transport", "carrier-pigeon", "2", "transport"},
     };
