@@ -95,6 +95,19 @@ kr_status kr_pages_check_home(const kr_store *store, const kr_kv_session *s, kr_
     return s->home < store->devices ? KR_OK : full(store, 0, pages_needed(store, s, 0), err);
 }
 
+/* The device with the most pages of a group left; UINT32_MAX: none has any. */
+static uint32_t roomiest(const kr_store *store, uint32_t group)
+{
+    uint32_t best = UINT32_MAX, most = 0;
+
+    for (uint32_t d = 0; d < store->devices; d++)
+        if (kr_pool_available(&store->device[d].pool[group]) > most) {
+            most = kr_pool_available(&store->device[d].pool[group]);
+            best = d;
+        }
+    return best;
+}
+
 /* False when the devices do not have enough, part of it promised. */
 static bool promise_group(kr_store *store, kr_kv_session *s, uint32_t group, const kr_store_policy *policy)
 {
@@ -106,11 +119,12 @@ static bool promise_group(kr_store *store, kr_kv_session *s, uint32_t group, con
 
         if (tries > 0)
             device = policy->spill(policy->context, s->home);
+        if (tries > 0 && device < store->devices &&
+            kr_pool_available(&store->device[device].pool[group]) == 0)
+            device = roomiest(store, group); /* the policy's has free pages of another group */
         if (device >= store->devices)
             return false;
         most = kr_pool_available(&store->device[device].pool[group]);
-        if (tries > 0 && most == 0)
-            return false; /* its free pages are of another group */
         most = most < left ? most : left;
         promise(store, s, device, group, most);
         left -= most;

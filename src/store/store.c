@@ -8,9 +8,9 @@
 
 /* ---- pools ---- */
 
-/* Pages of each group for pool_bytes. A session holds at most live pages of a windowed group, and
- * never more of it than of the unwindowed one: give each of sessions_max its window, but not more
- * pages than the other group gets. */
+/* Pages of each group on a device. A session holds at most live pages of a windowed group, and never more
+ * of it than of the unwindowed one: the devices together have a window for each of sessions_max (one whose
+ * home has none left gets it on another), but none has more pages of it than of the other group. */
 static void divide(const kr_geometry *g, const kr_store_config *c, uint64_t pages[KR_GROUPS_MAX])
 {
     const uint64_t *bytes = g->page_bytes;
@@ -22,7 +22,8 @@ static void divide(const kr_geometry *g, const kr_store_config *c, uint64_t page
     }
     const uint32_t windowed = g->window[0] != 0 && g->window[1] == 0 ? 0 : 1, whole = 1 - windowed;
     const uint64_t even = c->pool_bytes / (bytes[0] + bytes[1]);
-    const uint64_t live = kr_geometry_pages(g, windowed, g->context_max) * c->sessions_max;
+    const uint64_t live = kr_geometry_pages(g, windowed, g->context_max) *
+                          kr_ceil_div(c->sessions_max, c->devices);
 
     pages[windowed] = live < even ? live : even;
     pages[whole] = (c->pool_bytes - pages[windowed] * bytes[windowed]) / bytes[whole];

@@ -279,12 +279,63 @@ static void windows_recycle_pages(void **state)
     finish(&h, c, 2);
 }
 
+/* The devices share the windows of sessions_max sessions. Those with the first one's prefix go to its
+ * device until its windows are used up; the next one's window lies on the other device, although that one
+ * is fuller. */
+static void devices_share_windows(void **state)
+{
+    enum { SESSIONS = 9, PREFIX = 2, FED = 300 };
+    static const uint64_t size[SESSIONS] = {1024, 4096, 1024, 1024, 1024, 4096, 1024, 1024, 1024};
+    harness_shape s = small;
+    client_session c[SESSIONS];
+    kr_msg_device_stats device[KR_MSG_DEVICES_MAX];
+    kr_hash128 hash[PREFIX];
+    harness h;
+
+    (void)state;
+    s.window[1] = 150;
+    s.context_max = 4096;
+    s.tokens_max = 200;
+    s.devices = 2;
+    s.sessions_max = SESSIONS;
+    begin(&h, &s, 80, c, SESSIONS);
+    chain(hash, PREFIX, 6);
+    (void)harness_stats(&h, device);
+    for (uint32_t d = 0; d < 2;
+         d++) { /* a session's window is at most 6 pages: ceil((149 + 400) / 128) + 1 */
+        assert_int_equal(device[d].pages_total[1], 5 * 6);
+        assert_int_equal(device[d].pages_total[0], 2 * 80 - 5 * 6);
+    }
+    for (uint32_t i = 0; i < SESSIONS; i++) {
+        const uint32_t shared = size[i] == 1024 && i > 0 ? PREFIX : 0;
+
+        if (harness_open(&h, size[i], hash, shared, &c[i].opened) != KR_OK)
+            fail_msg("session %u of %llu tokens: %s", i, (unsigned long long)size[i], h.error.text);
+        assert_int_equal(c[i].opened.device, size[i] == 4096);
+        c[i].tokens = c[i].opened.tokens;
+        assert_int_equal(c[i].tokens, shared * 128);
+        draw(&c[i], &s, 1, 0, FED);
+        feed(&h, &s, &c[i], c[i].tokens, FED, true);
+        if (i == 0)
+            assert_int_equal(harness_session(&h, KR_MSG_END_PREFILL, c[i].opened.session, FED, hash, PREFIX),
+                             KR_OK);
+    }
+    (void)harness_stats(&h, device);
+    assert_true(device[1].spilled_pages > 0);
+    for (uint32_t i = 0; i < SESSIONS; i++) {
+        draw(&c[i], &s, 2 + i, FED, FED + 150); /* past the window, on either device */
+        feed(&h, &s, &c[i], FED, FED + 150, false);
+    }
+    finish(&h, c, SESSIONS);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prefixes_are_shared), cmocka_unit_test(shared_pages_are_copied_before_a_write),
-        cmocka_unit_test(promises_are_kept),   cmocka_unit_test(adoption_respects_promises),
-        cmocka_unit_test(nothing_leaks),       cmocka_unit_test(windows_recycle_pages),
+        cmocka_unit_test(prefixes_are_shared),   cmocka_unit_test(shared_pages_are_copied_before_a_write),
+        cmocka_unit_test(promises_are_kept),     cmocka_unit_test(adoption_respects_promises),
+        cmocka_unit_test(nothing_leaks),         cmocka_unit_test(windows_recycle_pages),
+        cmocka_unit_test(devices_share_windows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
