@@ -1,7 +1,7 @@
 #!/bin/bash
 # Makes the committed fixtures again, with the software they were made with, and compares.
 #
-#   tools/oracle.sh [PART...]      parts: rope quant nfc corpus tiny tokens methods llama; default all
+#   tools/oracle.sh [PART...]      parts: rope quant nfc corpus tiny tokens methods client llama; default all
 #
 # Prints a line for each file: `same`, `within` the tolerance given below, or `DIFFERS`; the exit status
 # is 1 when something differs. Nothing that is committed is changed. Environment:
@@ -17,7 +17,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages="torch==2.15.0 transformers==5.24.0 tokenizers==0.23.3 gguf==0.19.0 numpy==2.4.6 safetensors==0.8.0
-          sentencepiece==0.2.1"
+          sentencepiece==0.2.1 accelerate==1.15.0 cffi==2.1.1"
 llama_package=llama-cpp-python llama_version=0.3.36
 cache=${KARAT_ORACLE_DIR:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/karat/oracle}
 work=$(mktemp -d)
@@ -29,13 +29,13 @@ tools/deps.sh oracle
 python=${VENV:-$cache/venv}/bin/python
 
 need_python() {
-    [ -n "${VENV:-}" ] || [ -e "$cache/venv/complete" ] || {
+    [ -n "${VENV:-}" ] || [ "$(cat "$cache/venv/complete" 2> /dev/null)" = "$packages" ] || {
         echo "making $cache/venv" >&2
         mkdir -p "$cache"
         python3 -m venv "$cache/venv"
         # shellcheck disable=SC2086
         "$python" -m pip install --quiet --disable-pip-version-check $packages >&2
-        touch "$cache/venv/complete"
+        echo "$packages" > "$cache/venv/complete"
     }
 }
 
@@ -133,6 +133,16 @@ methods() {
     compare tests/fixtures/oracle_methods.txt "$work/oracle_methods.txt" 1e-4
 }
 
+# transformers with its attention on a node, beside transformers alone; the differences are of one run.
+client() {
+    need_python
+    make --no-print-directory -j"$(nproc)" all > "$work/make.log"
+    OMP_NUM_THREADS=1 "$python" tools/oracle/hf_client.py --karat build/karat --model "$(tools/fetch_model.sh)" \
+        --prompt tests/fixtures/llama/mpl_2k.json --out "$work/client.json" 2> "$work/client.log" ||
+        { failed=1; tail -3 "$work/client.log"; }
+    compare tests/fixtures/hf/client.json "$work/client.json" 1e-3 torch logit_difference_max
+}
+
 # Logits: what tests/e2e/test_llama.c allows karat itself. One thread: llama.cpp's others would spin.
 llama() {
     need_python
@@ -142,10 +152,10 @@ llama() {
     compare_folder tests/fixtures/llama "$work/llama-out" 0.008 llama.cpp system
 }
 
-[ $# -gt 0 ] || set -- rope quant nfc corpus tiny tokens methods llama
+[ $# -gt 0 ] || set -- rope quant nfc corpus tiny tokens methods client llama
 for part in "$@"; do
     case "$part" in
-    rope | quant | nfc | corpus | tiny | tokens | methods | llama) $part ;;
+    rope | quant | nfc | corpus | tiny | tokens | methods | client | llama) $part ;;
     *) echo "tools/oracle.sh: no part $part" >&2; exit 2 ;;
     esac
 done
