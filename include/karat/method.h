@@ -97,7 +97,7 @@ struct karat_method_call {
     uint8_t *const *pages;
     uint64_t key_offset, value_offset, index_offset, state_stride;
     uint8_t *state;
-    const void *inside;
+    void *inside;
 };
 
 /* Bytes of an element. */

@@ -53,5 +53,7 @@ kr_status kr_api_units(const uint32_t *count, const uint32_t *unit, uint32_t lis
 
 /* Runs all parts of a stage on the selector's threads. */
 void kr_api_run(karat_selector *selector, const kr_stage *stage, const kr_job *job);
+/* Plain attention of a job's query over its `lists` selected lists, which are valid: kr_api_units. */
+void kr_api_attend(karat_selector *selector, const kr_job *job, uint32_t lists);
 
 #endif

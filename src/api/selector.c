@@ -113,6 +113,11 @@ static kr_status make_geometry(const karat_selector_options *o, kr_geometry *g, 
         return status;
     if (method->stage[KR_STAGE_ATTEND].run == NULL || method->workspace_bytes == NULL)
         return kr_fail(err, KR_E_UNSUPPORTED, "method %s can be priced, but not run", method->name);
+    const bool shares = method == &kr_method_dsa || method == &kr_method_msa;
+    for (uint32_t l = 0; o->index_owner != NULL && !shares && l < o->layers; l++)
+        if (o->index_owner[l] != l)
+            return kr_fail(err, KR_E_UNSUPPORTED,
+                           "index_owner of layer %u: each layer of %s has its own index", l, method->name);
     KR_CHECK(strlen(method->name) < sizeof config.name);
     memcpy(config.name, method->name, strlen(method->name));
     memcpy(config.parameter, o->parameter, sizeof config.parameter);
@@ -122,7 +127,7 @@ static kr_status make_geometry(const karat_selector_options *o, kr_geometry *g, 
         g->method[l] = method;
         g->config[l] = config;
         /* A plan sees one layer: an indexer's owner reaches it as a parameter. */
-        if (method == &kr_method_dsa || method == &kr_method_msa)
+        if (shares)
             g->config[l].parameter[KR_NATIVE_OWNER] = o->index_owner != NULL ? o->index_owner[l] : l;
         g->shape[l] = (kr_attention_shape){
             .heads = o->heads,

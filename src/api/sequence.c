@@ -3,8 +3,6 @@
 
 #include "api/inside.h"
 #include "base/check.h"
-#include "method/attend_list.h"
-#include "method/tiled.h"
 
 enum { ROWS_BYTES = 96, LISTS_BYTES = 40 /* of the structs in the first version of ABI 0 */ };
 
@@ -421,86 +419,22 @@ karat_status karat_sequence_select(karat_sequence *sequence, uint32_t layer, con
     return kr_api_end(select_units(sequence, layer, query, index_query, lists, &err), &err, error);
 }
 
-/* ---- plain attention over lists that the caller gives ---- */
-
-/* The stages below find the number of lists behind the job. */
-typedef struct {
-    kr_job job; /* first */
-    uint32_t lists;
-} list_job;
-
-static uint32_t lists_of(const kr_job *job) { return ((const list_job *)(const void *)job)->lists; }
-
-static uint32_t rows_attend_parts(const kr_job *job)
-{
-    return kr_attend_list_parts(job, &kr_list_units, lists_of(job));
-}
-static void rows_attend_run(const kr_job *job, uint32_t part, kr_scratch scratch)
-{
-    kr_attend_list_run(job, &kr_list_units, lists_of(job), part, scratch);
-}
-static uint32_t rows_merge_parts(const kr_job *job) { return kr_merge_list_parts(job, lists_of(job)); }
-static void rows_merge_run(const kr_job *job, uint32_t part, kr_scratch scratch)
-{
-    (void)scratch;
-    kr_merge_list_run(job, &kr_list_units, lists_of(job), part);
-}
-
-static kr_unit_list tiled_list(const kr_job *job, uint32_t head)
-{
-    const uint32_t list = head / (job->view->shape->heads / lists_of(job));
-
-    return (kr_unit_list){job->selected + (size_t)list * job->selected_stride, job->selected_count[list],
-                          job->plan->unit_tokens};
-}
-static uint32_t tiled_segments(const kr_job *job, uint32_t head)
-{
-    return kr_segments(kr_unit_list_positions(job->view, tiled_list(job, head)));
-}
-static uint32_t tiled_attend_parts(const kr_job *job)
-{
-    return job->view->shape->heads * kr_segments(job->view->tokens);
-}
-static void tiled_attend_run(const kr_job *job, uint32_t part, kr_scratch scratch)
-{
-    const uint32_t head = part % job->view->shape->heads, segment = part / job->view->shape->heads;
-
-    if (segment < tiled_segments(job, head))
-        kr_tiled_list_run(job, tiled_list(job, head), head, segment, job->workspace, scratch);
-}
-static uint32_t tiled_merge_parts(const kr_job *job) { return job->view->shape->heads; }
-static void tiled_merge_run(const kr_job *job, uint32_t head, kr_scratch scratch)
-{
-    (void)scratch;
-    kr_tiled_merge(job, head, tiled_segments(job, head), job->workspace);
-}
-
-static const kr_stage rows_stage[] = {{.parts = rows_attend_parts, .run = rows_attend_run},
-                                      {.parts = rows_merge_parts, .run = rows_merge_run}};
-static const kr_stage tiled_stage[] = {{.parts = tiled_attend_parts, .run = tiled_attend_run},
-                                       {.parts = tiled_merge_parts, .run = tiled_merge_run}};
-
+/* Plain attention over lists that the caller gives. */
 static kr_status attend_lists(karat_sequence *q, uint32_t layer, kr_job job, const karat_lists *given,
                               kr_err *err)
 {
     karat_lists own;
-    kr_method_plan plan = *job.plan;
-    const kr_stage *stage = plan.keys == KR_KEYS_TILED ? tiled_stage : rows_stage;
     kr_status status = check_lists(q, layer, given, &own, err);
 
     if (status == KR_OK)
         status = kr_api_units(own.count, own.unit, own.lists, own.stride,
-                              kr_ceil_div(job.view->tokens, plan.unit_tokens), err);
+                              kr_ceil_div(job.view->tokens, job.plan->unit_tokens), err);
     if (status != KR_OK)
         return status;
-    plan.selected_max = 0; /* the caller's lists may be as long as the context */
-    job.plan = &plan;
     job.selected = own.unit;
     job.selected_count = own.count;
     job.selected_stride = own.stride;
-    const list_job lists = {job, own.lists};
-    kr_api_run(q->selector, &stage[0], &lists.job);
-    kr_api_run(q->selector, &stage[1], &lists.job);
+    kr_api_attend(q->selector, &job, own.lists);
     return KR_OK;
 }
 

@@ -95,7 +95,7 @@ typedef struct {
 static uint32_t tool_topk(const karat_method_call *call, const float *score, uint64_t n, uint32_t k,
                           uint32_t *position)
 {
-    workshop *w = (workshop *)(uintptr_t)call->inside;
+    workshop *w = call->inside;
 
     KR_CHECK(k <= KR_TOPK_MAX && n <= w->units);
     if (n == 0 || k == 0)

@@ -59,6 +59,14 @@ for r in rows:  # 4 blocks of 32: the first, the two newest, and one that was ch
 END
 run --attention-layers 0=./my_method.so --budget 96 > /dev/null 2>&1 || say "--attention-layers refuses a file"
 
+# Saved with its index, restored only under the same method.
+mkdir saves
+go_on() { "$karat" run "$model" -n 6 --ignore-end --budget 128 --save-folder saves "$@"; }
+go_on -p "$prompt" --attention ./my_method.so --save turn > /dev/null 2>&1 || say "a session is not saved"
+go_on -p ' and more' --attention ./my_method.so --restore turn > /dev/null 2> err || say "restoring: $(tail -1 err)"
+! go_on -p ' and more' --attention quest --restore turn > /dev/null 2> err || say "restored under another method"
+grep -q 'another shape, KV type or method' err || say "another method: $(tail -1 err)"
+
 # The same bits from a node that was told the file; a client cannot make a node load one.
 start_node --method ./my_method.so
 grep -q 'method meankey' node.log || say "the node does not say what it loaded: $(cat node.log)"
