@@ -150,6 +150,8 @@ kr_status kr_engine_program_of(const kr_engine_config *config, kr_model *model, 
     model->kv_dtype = config->kv_dtype;
     kr_status status = check_config(config, model, err);
     if (status == KR_OK)
+        status = kr_project_check(config, model, err);
+    if (status == KR_OK)
         status = kr_arena_init(arena, program_arena_bytes(config, model), err);
     if (status != KR_OK)
         return status;

@@ -123,6 +123,8 @@ void kr_place_note(kr_engine *engine, const kr_session *session, uint32_t pages)
 void kr_place_micro_batches(kr_engine *engine);
 
 /* ---- project.c: methods with tensors of their own ---- */
+/* Whether the model is of the kind that the learned methods asked for need. */
+kr_status kr_project_check(const kr_engine_config *config, const kr_model *model, kr_err *err);
 /* Whether the model has every tensor, and what weights and a session's states will take. */
 kr_status kr_project_plan(kr_engine *engine, kr_err *err);
 kr_status kr_project_bind(kr_engine *engine, kr_err *err);

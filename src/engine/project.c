@@ -42,6 +42,38 @@ static kr_status bind(const kr_engine *engine, uint32_t layer, void *weights, kr
                : kr_fail(err, status, "method %s is learned: %s", p->method[layer]->name, why.text);
 }
 
+static bool has_dsa(const kr_model *m) { return m->indexer == KR_INDEXER_DSA; }
+static bool has_blocks(const kr_model *m) { return m->indexer == KR_INDEXER_BLOCK; }
+static bool has_gates(const kr_model *m) { return m->gates.dim != 0; }
+
+/* Methods that only models with certain tensors have, and one of these. */
+static const struct {
+    const char *method, *tensor;
+    bool (*fits)(const kr_model *model);
+} learned[] = {
+    {"dsa", "self_attn.indexer.wq_b.weight", has_dsa},
+    {"msa", "self_attn.index_q_proj.weight", has_blocks},
+    {"seer", "self_attn.attn_gate.attngate_linear_q.weight", has_gates},
+};
+
+kr_status kr_project_check(const kr_engine_config *config, const kr_model *model, kr_err *err)
+{
+    kr_tensor tensor;
+    kr_err why = {0};
+    for (uint32_t l = 0; l < model->layers; l++)
+        for (size_t i = 0; i < sizeof learned / sizeof learned[0]; i++) {
+            const char *name = config->methods[l].name;
+            if (strncmp(name, learned[i].method, sizeof config->methods[l].name) != 0 ||
+                learned[i].fits(model))
+                continue;
+            if (kr_model_file_layer_tensor(config->file, l, learned[i].tensor, &tensor, &why) == KR_OK)
+                kr_fail(&why, KR_E_UNSUPPORTED, "a %s model has no use for tensor %s",
+                        kr_family_name(model->family), tensor.name);
+            return kr_fail(err, why.status, "method %s is learned: %s", learned[i].method, why.text);
+        }
+    return KR_OK;
+}
+
 kr_status kr_project_plan(kr_engine *engine, kr_err *err)
 {
     const kr_program *p = &engine->program;

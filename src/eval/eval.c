@@ -39,6 +39,8 @@ typedef struct {
     kr_embedded embedded;
     kr_eval_tap tap;
     kr_engine *engine;
+    bool indexes;       /* the method has index queries of its own */
+    kr_eval_record own; /* rows of a prompt that this engine prefilled itself */
 } rig;
 
 /* ---- engines ---- */
@@ -77,6 +79,7 @@ static void close_rig(rig *r)
 {
     kr_engine_destroy(r->engine);
     kr_eval_tap_free(&r->tap);
+    kr_eval_record_free(&r->own);
     kr_embedded_stop(&r->embedded);
 }
 
@@ -107,6 +110,10 @@ static kr_status open_rig(evaluation *e, const kr_eval_method *method, uint32_t 
     if (status == KR_OK)
         status = kr_eval_tap_bind(&r->tap, kr_engine_program(r->engine), config.context_max,
                                   config.context_max - e->context, e->options->chunk, err);
+    for (uint32_t l = 0; status == KR_OK && l < e->model->layers; l++)
+        r->indexes |= kr_engine_program(r->engine)->plan[l].separate_index_query;
+    if (status == KR_OK && r->indexes)
+        status = kr_eval_record_init(&r->own, kr_engine_program(r->engine), e->context, err);
     if (status != KR_OK)
         close_rig(r);
     return status;
@@ -122,27 +129,52 @@ static kr_status open_session(rig *r, const kr_eval_tokens *tokens, uint64_t gro
 
 /* ---- the dense prefill ---- */
 
+/* Runs the first tokens of a session as its prompt, and keeps their rows. */
+static kr_status prefill(const evaluation *e, rig *r, kr_session *session, uint64_t tokens,
+                         kr_eval_record *record, kr_err *err)
+{
+    kr_status status = KR_OK;
+    r->tap.recording = record;
+    for (uint64_t at = 0; at < tokens && status == KR_OK;) {
+        const uint64_t left = tokens - at, rows = left < e->options->chunk ? left : e->options->chunk;
+        kr_step_item item = {.session = session, .tokens = (uint32_t)rows, .prefill = true};
+        status = kr_engine_step(r->engine, &item, 1, err);
+        at += rows;
+    }
+    r->tap.recording = NULL;
+    return status;
+}
+
 static kr_status record_document(const evaluation *e, rig *r, const kr_eval_tokens *document,
                                  kr_eval_record *record, kr_err *err)
 {
     kr_session *session = NULL;
     kr_status status = kr_eval_record_init(record, kr_engine_program(r->engine), document->count, err);
-    r->tap.recording = record;
     if (status == KR_OK)
         status = open_session(r, document, 0, &session, err);
-    for (uint64_t at = 0; at < document->count && status == KR_OK;) {
-        const uint64_t left = document->count - at,
-                       rows = left < e->options->chunk ? left : e->options->chunk;
-        kr_step_item item = {.session = session, .tokens = (uint32_t)rows, .prefill = true};
-        status = kr_engine_step(r->engine, &item, 1, err);
-        at += rows;
-    }
+    if (status == KR_OK)
+        status = prefill(e, r, session, document->count, record, err);
     kr_session_close(session);
-    r->tap.recording = NULL;
     return status;
 }
 
-/* The passkey prompts are asked beside the first passage alone. */
+/* Opens a session whose document lies on the node: recorded rows are handed over. They hold no index keys
+ * that come from weights, so an engine with such keys runs the document itself. On an error the session is
+ * open or NULL. */
+static kr_status open_behind(const evaluation *e, rig *r, const kr_eval_tokens *tokens, uint64_t growth,
+                             const kr_eval_record *document, kr_session **session, kr_err *err)
+{
+    r->tap.replay = r->indexes ? NULL : document;
+    kr_status status = open_session(r, tokens, growth, session, err);
+    if (status != KR_OK || !r->indexes)
+        return status;
+    status = prefill(e, r, *session, e->context, &r->own, err);
+    if (status == KR_OK)
+        status = kr_session_end_prefill(*session, err);
+    r->tap.replay = &r->own; /* what decode steps are compared with */
+    return status;
+}
+
 static kr_status record_passage(evaluation *e, kr_err *err)
 {
     const kr_eval_tokens text = {(uint32_t *)e->tokens, e->context};
@@ -192,8 +224,7 @@ static kr_status score_text(evaluation *e, rig *r, kr_eval_row *row, kr_err *err
     const kr_clock *clock = o->threads == 1 ? &kr_clock_thread : o->clock;
     kr_session *session = NULL;
     uint64_t timed = 0;
-    r->tap.replay = &e->text;
-    kr_status status = open_session(r, &prompt, o->tokens - 1, &session, err);
+    kr_status status = open_behind(e, r, &prompt, o->tokens - 1, &e->text, &session, err);
     if (status == KR_OK)
         status = kr_session_append(session, e->tokens + prompt.count, o->tokens - 1, err);
     for (uint64_t i = 0; i < o->tokens && status == KR_OK; i++) {
@@ -274,8 +305,7 @@ static kr_status ask_needle(evaluation *e, rig *r, uint32_t i, bool *found, kr_e
         return kr_fail(err, KR_E_MEMORY, "no memory for %llu tokens", (unsigned long long)count);
     memcpy(prompt.token, needle->document.token, e->context * sizeof(uint32_t));
     memcpy(prompt.token + e->context, question->token, question->count * sizeof(uint32_t));
-    r->tap.replay = &e->needle_text[i];
-    kr_status status = open_session(r, &prompt, KR_EVAL_ANSWER_TOKENS, &session, err);
+    kr_status status = open_behind(e, r, &prompt, KR_EVAL_ANSWER_TOKENS, &e->needle_text[i], &session, err);
     for (uint64_t step = 1; step < question->count + KR_EVAL_ANSWER_TOKENS && status == KR_OK; step++) {
         kr_step_item item = {.session = session,
                              .tokens = 1,
@@ -456,8 +486,6 @@ static kr_status begin_context(evaluation *e, uint64_t context, kr_err *err)
 static kr_status check_all(evaluation *e, kr_err *err)
 {
     kr_status status = KR_OK;
-    for (uint32_t m = 0; m < e->methods && status == KR_OK; m++)
-        status = kr_eval_method_check(e->method[m], e->file, err);
     for (uint32_t c = 0; c < e->options->context_count && status == KR_OK; c++) {
         status = begin_context(e, e->options->contexts[c], err);
         if (status == KR_OK)

@@ -17,7 +17,7 @@ static double weigh(const kr_eval_row_view *v, uint32_t head, uint64_t begin, do
     const kr_attention_shape *s = v->shape;
     const uint32_t kv_head = head / (s->heads / s->kv_heads);
     const float *query = v->query + (size_t)head * s->key_dim;
-    float key[KR_HEAD_DIM_MAX];
+    float key[2 * KR_HEAD_DIM_MAX]; /* a latent and a rotated key */
     double largest = -INFINITY, total = 0;
     for (uint64_t t = begin; t < v->tokens; t++) {
         double dot = 0;
@@ -45,7 +45,10 @@ static double output_error(const kr_eval_row_view *v, uint32_t head, uint64_t be
     for (uint32_t d = 0; d < s->value_dim; d++)
         sum[d] = 0;
     for (uint64_t t = begin; t < v->tokens; t++) {
-        kr_to_f32(s->kv_dtype, row_of(v, v->value, t, kv_head, s->value_dim), value, s->value_dim);
+        kr_to_f32(s->kv_dtype,
+                  s->latent ? row_of(v, v->key, t, kv_head, s->key_dim)
+                            : row_of(v, v->value, t, kv_head, s->value_dim),
+                  value, s->value_dim);
         for (uint32_t d = 0; d < s->value_dim; d++)
             sum[d] += weight[t] * (double)value[d];
     }

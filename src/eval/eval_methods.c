@@ -101,16 +101,11 @@ const kr_eval_method kr_eval_methods[] = {
      .has_budget = true,
      .apply = short_window,
      .note = "infllm2: made for models trained with it; local window 256, on top of the budget."},
-    {.name = "seer",
-     .has_budget = true,
-     .tensor = {"model.layers.0.self_attn.attn_gate.attngate_linear_q.weight",
-                "blk.0.attn_gate.linear_q.weight"}},
-    {.name = "dsa",
-     .has_budget = true,
-     .tensor = {"model.layers.0.self_attn.indexer.wq_b.weight", "blk.0.indexer.attn_q_b.weight"}},
+    {.name = "seer", .has_budget = true},
+    {.name = "dsa", .has_budget = true, .note = "dsa: the model's own selection, in the prompt too."},
     {.name = "msa",
      .has_budget = true,
-     .tensor = {"model.layers.3.self_attn.index_q_proj.weight", "blk.3.indexer.q_proj.weight"}},
+     .note = "msa: the model's own selection, in the prompt too; the budget is whole blocks."},
 };
 
 const uint32_t kr_eval_method_count = sizeof kr_eval_methods / sizeof kr_eval_methods[0];
@@ -132,16 +127,6 @@ kr_status kr_eval_method_find(const char *name, kr_eval_method *outside, const k
     *outside = (kr_eval_method){.name = known->name, .training_free = true, .has_budget = true};
     *method = outside;
     return KR_OK;
-}
-
-kr_status kr_eval_method_check(const kr_eval_method *method, const kr_model_file *file, kr_err *err)
-{
-    kr_tensor tensor;
-    if (method->tensor[0] == NULL || kr_model_file_named(file, method->tensor[0], &tensor, NULL) == KR_OK ||
-        kr_model_file_named(file, method->tensor[1], &tensor, NULL) == KR_OK)
-        return KR_OK;
-    return kr_fail(err, KR_E_NOT_FOUND, "method %s is learned: model %s has no tensor %s (in GGUF %s)",
-                   method->name, kr_model_file_model(file)->name, method->tensor[0], method->tensor[1]);
 }
 
 kr_method_config kr_eval_method_config(const kr_eval_method *method, uint32_t budget, uint64_t context,

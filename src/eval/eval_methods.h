@@ -14,7 +14,6 @@ typedef struct {
     uint32_t mode;
     bool training_free;
     bool has_budget;
-    const char *tensor[2]; /* learned: a tensor of layer 0 by its name in folders and in GGUF */
     const char *note;      /* one sentence, or NULL */
     /* Sets what the budget is to the method; NULL: config.budget. */
     void (*apply)(kr_method_config *config, uint32_t budget, uint64_t context, const kr_model *model);
@@ -28,8 +27,6 @@ extern const uint32_t kr_eval_method_count;
  * made in the caller's *outside. KR_E_NOT_FOUND names the methods. */
 kr_status kr_eval_method_find(const char *name, kr_eval_method *outside, const kr_eval_method **method,
                               kr_err *err);
-/* KR_E_NOT_FOUND names the tensor that the model file lacks. */
-kr_status kr_eval_method_check(const kr_eval_method *method, const kr_model_file *file, kr_err *err);
 /* Name, budget and parameters; the rest is 0. */
 kr_method_config kr_eval_method_config(const kr_eval_method *method, uint32_t budget, uint64_t context,
                                        const kr_model *model);

@@ -26,10 +26,7 @@ kr_status kr_eval_record_init(kr_eval_record *record, const kr_program *program,
                         .capacity = tokens,
                         .query_bytes = sizeof(float) * (uint64_t)s->heads * s->key_dim,
                         .key_bytes = element * s->kv_heads * s->key_dim,
-                        .value_bytes = element * s->kv_heads * s->value_dim};
-    if (s->latent)
-        return kr_fail(err, KR_E_UNSUPPORTED, "eval: model %s has MLA; only GQA is measured",
-                       program->model->name);
+                        .value_bytes = s->latent ? 0 : element * s->kv_heads * s->value_dim};
     r.data = kr_alloc(r.layers * tokens * token_bytes(&r));
     if (r.data == NULL)
         return kr_fail(err, KR_E_MEMORY, "eval: no memory for the rows of %llu tokens (%llu bytes)",

@@ -96,6 +96,52 @@ static json_t *describe_rope(const kr_model_file *file, uint32_t set)
                      scaling_name(file, set));
 }
 
+static json_t *describe_latent(const kr_model *m)
+{
+    if (m->attention != KR_ATTENTION_MLA)
+        return json_null();
+    return json_pack("{s:i, s:i, s:i, s:i}", "q_lora", (int)m->q_lora, "kv_lora", (int)m->kv_lora, "nope_dim",
+                     (int)m->nope_dim, "rope_dim", (int)m->rope_dim);
+}
+
+static json_t *describe_indexer(const kr_model *m)
+{
+    json_t *owners = json_array();
+
+    for (uint32_t l = 0; l < m->layers; l++)
+        if (m->layer[l].indexed && m->layer[l].index_owner == l)
+            json_array_append_new(owners, json_integer(l));
+    if (m->indexer != KR_INDEXER_NONE)
+        return json_pack("{s:s, s:i, s:i, s:i, s:i, s:o}", "method",
+                         m->indexer == KR_INDEXER_DSA ? "dsa" : "msa", "heads", (int)m->index_heads, "dim",
+                         (int)m->index_dim, "topk", (int)m->index_topk, "block_tokens", (int)m->index_block,
+                         "owners", owners);
+    json_decref(owners);
+    if (m->gates.dim == 0)
+        return json_null();
+    return json_pack("{s:s, s:i, s:i}", "method", "seer", "dim", (int)m->gates.dim, "block_tokens",
+                     (int)m->gates.block);
+}
+
+static uint32_t expert_layers(const kr_model *m)
+{
+    uint32_t count = 0;
+
+    for (uint32_t l = 0; l < m->layers; l++)
+        count += m->layer[l].ffn == KR_FFN_MOE;
+    return count;
+}
+
+static json_t *describe_experts(const kr_model *m)
+{
+    const kr_moe *moe = &m->moe;
+
+    if (expert_layers(m) == 0)
+        return json_null();
+    return json_pack("{s:i, s:i, s:i, s:i, s:i}", "experts", (int)moe->experts, "active", (int)moe->active,
+                     "shared", (int)moe->shared, "width", (int)moe->width, "layers", (int)expert_layers(m));
+}
+
 static json_t *describe_model(const kr_model_file *file)
 {
     const kr_model *m = &file->model;
@@ -108,13 +154,13 @@ static json_t *describe_model(const kr_model_file *file)
     if (local > 0 && m->rope[1].dims > 0)
         json_array_append_new(rope, describe_rope(file, 1));
     return json_pack(
-        "{s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:i, s:i, s:f, s:o, s:i, s:i, s:I}",
+        "{s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:i, s:i, s:f, s:o, s:o, s:o, s:o, s:I}",
         "architecture", kr_family_name(m->family), "parameters", (json_int_t)kr_parameters_total(&p),
         "layers", (int)m->layers, "hidden", (int)m->hidden, "ffn_width", (int)m->ffn_width, "heads",
         (int)m->heads, "kv_heads", (int)m->kv_heads, "head_dim", (int)m->head_dim, "vocab", (int)m->vocab,
         "context_tokens", (int)m->context, "tied_embedding", (int)m->tied_embedding, "window_tokens",
-        (int)window, "window_layers", (int)local, "softmax_scale", m->softmax_scale, "rope", rope, "gate_dim",
-        (int)m->gates.dim, "gate_block", (int)m->gates.block, "kv_bytes_per_token",
+        (int)window, "window_layers", (int)local, "softmax_scale", m->softmax_scale, "rope", rope, "latent",
+        describe_latent(m), "indexer", describe_indexer(m), "moe", describe_experts(m), "kv_bytes_per_token",
         (json_int_t)kr_model_kv_token_bytes(m));
 }
 
@@ -175,6 +221,27 @@ static void print_rope(FILE *out, const char *label, const kr_model_file *file, 
             rope->layout == KR_ROPE_HALF ? "half-split" : "interleaved", scaling_name(file, set));
 }
 
+/* Latent attention, what selects, experts: of models that have them. */
+static void print_learned(FILE *out, const kr_model *m)
+{
+    if (m->attention == KR_ATTENTION_MLA)
+        fprintf(out, "%-12sof %u for queries, of %u for keys and values beside %u rotated dimensions\n",
+                "latents", m->q_lora, m->kv_lora, m->rope_dim);
+    if (m->indexer == KR_INDEXER_DSA)
+        fprintf(out, "%-12sdsa: %u tokens by %u heads of %u, in %u of %u layers\n", "indexer", m->index_topk,
+                m->index_heads, m->index_dim, kr_model_index_layers(m), m->layers);
+    if (m->indexer == KR_INDEXER_BLOCK)
+        fprintf(out, "%-12smsa: %u blocks of %u tokens by %u heads of %u, in %u of %u layers\n", "indexer",
+                m->index_topk, m->index_block, m->index_heads, m->index_dim, kr_model_index_layers(m),
+                m->layers);
+    if (m->gates.dim > 0)
+        fprintf(out, "%-12sseer: one key of %u for %u tokens%s\n", "gates", m->gates.dim, m->gates.block,
+                m->gates.norm ? ", normed" : "");
+    if (expert_layers(m) > 0)
+        fprintf(out, "%-12s%u of %u and %u shared, width %u, in %u of %u layers\n", "experts", m->moe.active,
+                m->moe.experts, m->moe.shared, m->moe.width, expert_layers(m), m->layers);
+}
+
 static void print_model(FILE *out, const kr_model_file *file)
 {
     const kr_model *m = &file->model;
@@ -187,9 +254,7 @@ static void print_model(FILE *out, const kr_model_file *file)
             m->ffn_width);
     fprintf(out, "%-12s%u query heads, %u KV heads, head size %u\n", "attention", m->heads, m->kv_heads,
             m->head_dim);
-    if (m->gates.dim > 0)
-        fprintf(out, "%-12sSeerAttention-R, one key of %u for %u tokens%s\n", "gates", m->gates.dim,
-                m->gates.block, m->gates.norm ? ", normed" : "");
+    print_learned(out, m);
     if (local > 0)
         fprintf(out, "%-12s%u of %u layers see %u tokens\n", "window", local, m->layers, window);
     print_rope(out, "rope", file, 0);

@@ -1,6 +1,7 @@
 /* Which tensor plays which role, under which name, with which shape. One table for both forms of
  * model file and all supported families. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/arena.h"
@@ -345,11 +346,13 @@ static kr_status claim_layer(const kr_model_file *file, kr_role role, uint32_t l
     return status;
 }
 
-/* Tensors that no role names and karat knows of: gates, which the method that brings them reads, and a
- * table that old checkpoints carry, which repeats what the configuration says. */
-static bool is_beside(const char *name)
+/* Tensors that no role names and karat knows of: gates, which the method that brings them reads; a table
+ * that old checkpoints carry, which repeats what the configuration says; layers behind the last one, which
+ * DeepSeek and GLM use to predict several tokens at once. number is what follows "layers." */
+static bool is_beside(const kr_model *model, const char *name, const char *number)
 {
-    return strstr(name, KR_GATE_TENSORS) != NULL || strstr(name, "rotary_emb.inv_freq") != NULL;
+    return strstr(name, KR_GATE_TENSORS) != NULL || strstr(name, "rotary_emb.inv_freq") != NULL ||
+           (model->indexer == KR_INDEXER_DSA && strtoul(number, NULL, 10) >= model->layers);
 }
 
 static kr_status check_unclaimed(const kr_model_file *file, const uint8_t *claimed, kr_err *err)
@@ -362,7 +365,8 @@ static kr_status check_unclaimed(const kr_model_file *file, const uint8_t *claim
         snprintf(layers, sizeof layers, "%slayers.", file->name_prefix);
     for (uint32_t i = 0; i < file->tensors.count; i++) {
         const char *name = file->tensors.entries[i].name;
-        if (!claimed[i] && strncmp(name, layers, strlen(layers)) == 0 && !is_beside(name))
+        if (!claimed[i] && strncmp(name, layers, strlen(layers)) == 0 &&
+            !is_beside(&file->model, name, name + strlen(layers)))
             return kr_fail(err, KR_E_UNSUPPORTED,
                            "%s: tensor %s is not part of a %s model of %u layers as karat computes it",
                            file->path, name, kr_family_name(file->model.family), file->model.layers);

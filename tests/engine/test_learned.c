@@ -279,6 +279,15 @@ static void without_tensors_methods_refuse(void **state)
         {"tests/fixtures/tiny/qwen3", "seer",
          "method seer is learned: tests/fixtures/tiny/qwen3: no tensor "
          "model.layers.0.self_attn.attn_gate.attngate_linear_q.weight"},
+        {"tests/fixtures/tiny/qwen3", "dsa",
+         "method dsa is learned: tests/fixtures/tiny/qwen3: no tensor "
+         "model.layers.0.self_attn.indexer.wq_b.weight"},
+        {"tests/fixtures/learned/minimax", "dsa",
+         "method dsa is learned: tests/fixtures/learned/minimax: no tensor "
+         "language_model.model.layers.0.self_attn.indexer.wq_b.weight"},
+        {"tests/fixtures/learned/glm", "msa",
+         "method msa is learned: tests/fixtures/learned/glm: no tensor "
+         "model.layers.0.self_attn.index_q_proj.weight"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         rig r;

@@ -14,6 +14,11 @@ fail() {
 "$karat" inspect tests/fixtures/tiny/gemma3 > "$out" 2> "$out.err" || fail "a sound folder"
 grep -q '^window      2 of 3 layers see 16 tokens$' "$out" || fail "the window line"
 grep -q '^chat        gemma$' "$out" || fail "the chat line"
+"$karat" inspect tests/fixtures/learned/glm > "$out" 2> "$out.err" || fail "a model with an indexer"
+grep -q '^indexer     dsa: 48 tokens by 4 heads of 16, in 4 of 8 layers$' "$out" || fail "the indexer line"
+grep -q '^experts     2 of 4 and 1 shared, width 8, in 7 of 8 layers$' "$out" || fail "the experts line"
+"$karat" inspect --json tests/fixtures/learned/seer > "$out" 2> "$out.err" || fail "a model with gates"
+grep -q '"method": "seer"' "$out" || fail "the gates"
 "$karat" inspect --json tests/fixtures/tiny/llama3.gguf > "$out" 2> "$out.err" || fail "JSON of a sound file"
 grep -q '"architecture": "llama"' "$out" || fail "the architecture"
 
