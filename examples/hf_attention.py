@@ -79,11 +79,11 @@ TORCH_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 
 
 class Client:
-    """A connection to a node, configured for one model."""
+    """A connection to a node, configured for one transformers model."""
 
-    def __init__(self, node, config, *, key=None, attention="dense", budget=0, dense_layers=METHOD_DEFAULT,
+    def __init__(self, node, model, *, key=None, attention="dense", budget=0, dense_layers=METHOD_DEFAULT,
                  kv_dtype="bf16", context_max=8192, tokens_max=256, timeout_ms=60000):
-        lib = load()
+        lib, config = load(), model.config.get_text_config()
         host, _, port = node.rpartition(":")
         options = ffi.new("karat_client_options *")
         options.struct_size = ffi.sizeof("karat_client_options")
@@ -96,7 +96,7 @@ class Client:
         self.layers = config.num_hidden_layers
         self.heads = config.num_attention_heads
         self.value_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
-        self.scaling = self.value_dim**-0.5
+        self.scaling = next(m.scaling for m in model.modules() if hasattr(m, "scaling"))
         self.context_max, self.tokens_max = context_max, tokens_max
         self.cache = None  # the one that was updated last: whose rows the attention function gets
         method = ffi.new("char[]", attention.encode())
@@ -105,15 +105,15 @@ class Client:
         for layer, kind in zip(layers, types):
             layer.method, layer.budget, layer.dense_layers = method, budget, dense_layers
             layer.window = config.sliding_window if kind == "sliding_attention" else 0
-        model = ffi.new("karat_client_model *")
-        model.struct_size = ffi.sizeof("karat_client_model")
-        model.layers, model.query_heads = self.layers, self.heads
-        model.kv_heads = getattr(config, "num_key_value_heads", None) or self.heads
-        model.key_dim = model.value_dim = self.value_dim
-        model.kv_dtype, model.softmax_scale = KV_TYPES[kv_dtype], self.scaling
-        model.context_max, model.tokens_max = context_max, tokens_max
-        model.layer = layers
-        call(lib.karat_client_configure, self.handle, model)
+        shape = ffi.new("karat_client_model *")
+        shape.struct_size = ffi.sizeof("karat_client_model")
+        shape.layers, shape.query_heads = self.layers, self.heads
+        shape.kv_heads = getattr(config, "num_key_value_heads", None) or self.heads
+        shape.key_dim = shape.value_dim = self.value_dim
+        shape.kv_dtype, shape.softmax_scale = KV_TYPES[kv_dtype], self.scaling
+        shape.context_max, shape.tokens_max = context_max, tokens_max
+        shape.layer = layers
+        call(lib.karat_client_configure, self.handle, shape)
 
     def attend(self, layer, rows):
         """rows: (session, query, key, value, output, prefill), tensors as [tokens, heads, dim]."""
@@ -285,7 +285,7 @@ def main():
     load(o.library)
     model, tokenizer = model_and_tokenizer(o.model, dtype=torch.float32)
     key = open(o.key_file, "rb").read().removesuffix(b"\n") if o.key_file else None
-    client = Client(o.node, model.config, key=key, attention=o.attention, budget=o.budget,
+    client = Client(o.node, model, key=key, attention=o.attention, budget=o.budget,
                     kv_dtype=o.kv_dtype, context_max=o.ctx_size)
     register(client)
     model.set_attn_implementation("karat")

@@ -8,7 +8,8 @@ The same model in F32, greedy, after the first 640 tokens of the fixture's promp
 the node's with KV in F32, dense and with quest at a budget that covers the context; the prompt whole
 and in chunks; two prompts of different lengths as one padded batch, beside each alone. Writes what
 transformers alone gives and how far the node's logits are from it, and fails when a token differs, when
-quest is not dense to the bit, or when a tensor is left in the cache.
+quest is not dense to the bit, or when a tensor is left in the cache. The tiny models of tests/fixtures
+likewise.
 """
 import argparse
 import importlib.util
@@ -54,8 +55,7 @@ class Node:
         self.address, self.model, self.options = address, model, options
 
     def __enter__(self):
-        self.client = hf.Client(self.address, self.model.config, kv_dtype="f32", context_max=1024,
-                                **self.options)
+        self.client = hf.Client(self.address, self.model, kv_dtype="f32", context_max=1024, **self.options)
         hf.register(self.client)
         self.model.set_attn_implementation("karat")
         return self
@@ -73,6 +73,20 @@ class Node:
     def __exit__(self, *failure):
         self.client.close()
         self.model.set_attn_implementation("eager")
+
+
+def tiny_models(address, folder, failures):
+    """The committed models of other families: grouped heads, QK norms, windows, other scales."""
+    differences = {}
+    for family in ("llama", "llama3", "qwen2", "qwen3", "gemma3"):
+        model, _ = hf.model_and_tokenizer(os.path.join(folder, family), dtype=torch.float32,
+                                          attn_implementation="eager")
+        model.generation_config.pad_token_id = 0
+        prompt = torch.arange(100).unsqueeze(0) * 7 % model.config.get_text_config().vocab_size
+        alone = generate(model, prompt, BATCH_TOKENS)
+        with Node(address, model, tokens_max=37) as karat:
+            differences[family] = compare("tiny " + family, alone, karat.generate(prompt, BATCH_TOKENS), failures)
+    return differences
 
 
 def compare(name, want, got, failures):
@@ -108,6 +122,7 @@ def main():
                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         address = "127.0.0.1:%d" % json.loads(node.stdout.readline())["port"]
+        tiny = tiny_models(address, os.path.join(ROOT, "tests", "fixtures", "tiny"), failures)
         with Node(address, model) as karat:
             dense = karat.generate(prompt, TOKENS)
             distance = compare("dense", eager, dense, failures)
@@ -134,7 +149,7 @@ def main():
                    "model": "SmolLM2-135M-Instruct.Q4_1.gguf expanded to F32", "prompt": os.path.basename(o.prompt),
                    "prompt_tokens": prompt.shape[1], "tokens": eager[0][0].tolist(),
                    "first_logits": [round(x, 4) for x in eager[1][0, 0, :32].tolist()],
-                   "logit_difference_max": {"dense": distance, "chunked": chunked, "batch": batch}}, out)
+                   "logit_difference_max": {"dense": distance, "chunked": chunked, "batch": batch, **tiny}}, out)
         out.write("\n")
     if failures:
         print("FAILED: " + "; ".join(failures))
