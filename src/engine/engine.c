@@ -357,7 +357,7 @@ kr_status kr_engine_plan(const kr_engine_config *config, kr_engine_needs *needs,
 
 /* ---- the nodes ---- */
 
-static kr_status configure(kr_engine *engine, kr_peer *peer, kr_err *err)
+kr_status kr_engine_configure(kr_engine *engine, kr_peer *peer, kr_err *err)
 {
     const kr_model *m = &engine->model;
     const kr_attention_shape *s = &engine->program.shape[0];
@@ -400,7 +400,7 @@ static kr_status connect_peers(kr_engine *engine, kr_err *err)
         const kr_engine_node *node = i < c->node_count ? &c->nodes[i] : c->gather_node;
         status = kr_peer_init(&engine->peer[i], node, c->clock, c->timeout_ns, err);
         if (status == KR_OK)
-            status = configure(engine, &engine->peer[i], err);
+            status = kr_engine_configure(engine, &engine->peer[i], err);
         if (status == KR_OK)
             status = kr_peer_ask_stats(&engine->peer[i], err);
         if (status == KR_OK) {

@@ -156,4 +156,9 @@ enum { KR_TRACK_COMPUTE, KR_TRACK_SENDS, KR_TRACK_DEVICES };
 
 static inline uint64_t kr_engine_now(const kr_engine *engine) { return kr_now_ns(engine->config.clock); }
 
+/* ---- engine.c ---- */
+
+/* Tells a node the configuration of the engine's sessions. KR_E_BUSY: it has others open. */
+kr_status kr_engine_configure(kr_engine *engine, kr_peer *peer, kr_err *err);
+
 #endif

@@ -99,6 +99,17 @@ static kr_status read_opened(const kr_peer *peer, const kr_message *reply, uint6
     return KR_OK;
 }
 
+/* OPEN and RESTORE. Another client may have configured the node while it was idle: it is told again. */
+static kr_status ask_session(kr_engine *engine, kr_peer *peer, kr_msg_kind kind, const kr_piece *pieces,
+                             uint32_t count, kr_message *reply, kr_err *err)
+{
+    kr_status status = kr_peer_call(peer, kind, 0, pieces, count, kind, reply, err);
+    if (status != KR_E_STALE || peer->down.status != KR_OK)
+        return status;
+    status = kr_engine_configure(engine, peer, err);
+    return status == KR_OK ? kr_peer_call(peer, kind, 0, pieces, count, kind, reply, err) : status;
+}
+
 static kr_status open_on(kr_session *session, kr_peer *peer, uint32_t prefix_pages, kr_msg_opened *opened,
                          kr_err *err)
 {
@@ -106,7 +117,7 @@ static kr_status open_on(kr_session *session, kr_peer *peer, uint32_t prefix_pag
         .tokens_max = session->limit, .seed = session->sampling.seed, .prefix_pages = prefix_pages};
     const kr_piece pieces[] = {{&open, sizeof open}, {session->page_hash, prefix_pages * sizeof(kr_hash128)}};
     kr_message reply;
-    kr_status status = kr_peer_call(peer, KR_MSG_OPEN, 0, pieces, 2, KR_MSG_OPEN, &reply, err);
+    kr_status status = ask_session(session->engine, peer, KR_MSG_OPEN, pieces, 2, &reply, err);
     if (status != KR_OK)
         return status;
     const uint8_t *blob;
@@ -346,7 +357,7 @@ static kr_status restore_on(kr_engine *engine, kr_peer *peer, const kr_msg_file 
     const uint8_t *blob;
     kr_message reply;
     kr_msg_opened opened;
-    kr_status status = kr_peer_call(peer, KR_MSG_RESTORE, 0, &piece, 1, KR_MSG_RESTORE, &reply, err);
+    kr_status status = ask_session(engine, peer, KR_MSG_RESTORE, &piece, 1, &reply, err);
     if (status != KR_OK)
         return status;
     status = read_opened(peer, &reply, engine->config.context_max, &opened, &blob, err);

@@ -1,10 +1,12 @@
 /* Sessions on the real memory node: prefixes that are shared, turns, files, two nodes, full pools, and
  * what is occupied against what was planned. */
+#include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "node/embedded.h"
 #include "tests/engine/rig.h"
+#include "wire/queue.h"
 
 enum { NODES_MAX = 2, PROMPT = 300, NEW = 6, VOCAB_MAX = 512 };
 
@@ -214,6 +216,93 @@ static void memory_is_as_planned(void **state)
     end(&r);
 }
 
+/* ---- two engines on one node ---- */
+
+typedef struct {
+    kr_node *node;
+    kr_link *client, *server;
+    pthread_t thread;
+    kr_engine *engine;
+    kr_engine_config config;
+    kr_engine_node view;
+} tenant;
+
+static void *serve(void *context)
+{
+    tenant *t = context;
+    kr_err err;
+    assert_int_equal(kr_node_serve(t->node, t->server, &err), KR_OK);
+    return NULL;
+}
+
+static void arrive(tenant *t, rig *r, kr_node *node, kr_dtype kv_dtype)
+{
+    kr_err err = {0};
+    t->node = node;
+    t->config = r->config;
+    t->config.kv_dtype = kv_dtype;
+    t->config.nodes = &t->view;
+    rig_ok(kr_queue_pair(&t->client, &t->server, 64, &kr_clock_system, &err), &err);
+    t->view = (kr_engine_node){
+        .link = t->client, .welcome = {.epoch = kr_node_epoch(node), .devices = 1, .payload_max = 1 << 30}};
+    assert_int_equal(pthread_create(&t->thread, NULL, serve, t), 0);
+}
+
+static void leave(tenant *t)
+{
+    kr_engine_destroy(t->engine);
+    pthread_join(t->thread, NULL);
+    t->client->close(t->client);
+    t->server->close(t->server);
+}
+
+/* While the first is idle, the node is the second's; then it is the first's again. */
+static void an_idle_engine_finds_its_node_configured_otherwise(void **state)
+{
+    (void)state;
+    rig r;
+    tenant one = {0}, other = {0};
+    kr_node *node;
+    kr_err err = {0};
+    kr_session *session;
+    uint32_t alone[NEW], before[NEW], after[NEW];
+    begin(&r, 1, 2);
+    const kr_node_config config = {.devices = 1,
+                                   .threads_per_device = 1,
+                                   .pool_bytes = 2 * r.needs.session_page_bytes,
+                                   .sessions_max = 8,
+                                   .clock = &kr_clock_system};
+    const kr_session_request request = {
+        .tokens = r.prompt, .count = PROMPT, .growth = NEW, .sampling = {0, 1, 0}};
+    session = rig_session(r.engine, r.prompt, PROMPT, NEW);
+    generate(&r, session, alone);
+    kr_engine *own = r.engine;
+    rig_ok(kr_node_create(&node, &config, &err), &err);
+    arrive(&one, &r, node, KR_F32);
+    arrive(&other, &r, node, KR_BF16);
+    rig_ok(kr_engine_create(&one.engine, &one.config, &err), &err);
+    r.engine = one.engine;
+    session = rig_session(one.engine, r.prompt, PROMPT, NEW);
+    generate(&r, session, before);
+    assert_int_equal(kr_engine_create(&other.engine, &other.config, &err), KR_E_BUSY);
+    assert_non_null(strstr(err.text, "f32 keys and values, not bf16"));
+    kr_session_close(session);
+    rig_ok(kr_engine_create(&other.engine, &other.config, &err), &err);
+    session = rig_session(other.engine, r.prompt, PROMPT, NEW);
+    kr_session *none;
+    assert_int_equal(kr_session_open(one.engine, &request, &none, &err), KR_E_BUSY);
+    kr_session_close(session);
+    session = rig_session(one.engine, r.prompt, PROMPT, NEW);
+    generate(&r, session, after);
+    assert_memory_equal(before, alone, sizeof alone);
+    assert_memory_equal(after, alone, sizeof alone);
+    leave(&one);
+    leave(&other);
+    kr_node_destroy(node);
+    r.engine = own;
+    end(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -223,6 +312,7 @@ int main(void)
         cmocka_unit_test(a_full_node_refuses_with_counts),
         cmocka_unit_test(a_prefix_draws_its_session),
         cmocka_unit_test(memory_is_as_planned),
+        cmocka_unit_test(an_idle_engine_finds_its_node_configured_otherwise),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
