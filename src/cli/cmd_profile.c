@@ -166,6 +166,13 @@ static void remove_folder(const char *folder) { (void)nftw(folder, remove_entry,
 
 /* ---- the check ---- */
 
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
 static const kr_column check_columns[] = {
     {"model", NULL, "model", 0},
     {"mode", NULL, "mode", 0},
@@ -181,7 +188,7 @@ static const kr_column check_columns[] = {
 
 enum { CHECK_COLUMNS = sizeof check_columns / sizeof check_columns[0] };
 
-static void add_check_row(profile *p, const kr_machine_mode *mode, const kr_profile_check *check,
+static void add_check_row(profile *p, const kr_machine_mode *mode, const kr_profile_run *check,
                           double predicted)
 {
     const kr_profile_point *point = &check->point;
@@ -207,7 +214,7 @@ static void add_check_row(profile *p, const kr_machine_mode *mode, const kr_prof
 }
 
 static kr_status predict(const kr_profile_setup *setup, const kr_machine_mode *mode,
-                         const kr_profile_check *check, double *step_s, kr_err *err)
+                         const kr_profile_run *check, double *step_s, kr_err *err)
 {
     const kr_profile_point *point = &check->point;
     kr_sim_row row[KR_PROFILE_ROWS_MAX];
@@ -230,10 +237,34 @@ static kr_status predict(const kr_profile_setup *setup, const kr_machine_mode *m
     return status;
 }
 
+/* What the simulated steps of the fit's own points lack becomes the mode's remainder. */
+static kr_status calibrate(const kr_profile_result *result, kr_machine_mode *mode, kr_err *err)
+{
+    double ratio[KR_PROFILE_FITTED_MAX];
+    int count = 0;
+
+    for (uint32_t i = 0; i < result->fits; i++) {
+        const kr_profile_run *run = &result->fitted[i];
+        const kr_arrangement of = mode->kind == KR_MODE_IN_TURN ? KR_ARRANGE_IN_TURN : KR_ARRANGE_AT_ONCE;
+        double predicted = 0.0;
+
+        if (run->arrangement != of)
+            continue;
+        const kr_status status = predict(&result->setup, mode, run, &predicted, err);
+        if (status != KR_OK)
+            return status;
+        ratio[count++] = run->point.times.step / predicted;
+    }
+    qsort(ratio, (size_t)count, sizeof ratio[0], by_value);
+    if (count != 0)
+        mode->remainder = fmin(fmax(ratio[count / 2], 0.1), 10.0);
+    return KR_OK;
+}
+
 static kr_status compare(profile *p, const kr_profile_result *result, kr_err *err)
 {
     for (uint32_t i = 0; i < result->checks; i++) {
-        const kr_profile_check *check = &result->check[i];
+        const kr_profile_run *check = &result->check[i];
         const kr_machine_mode *mode = &result->mode[check->arrangement == KR_ARRANGE_AT_ONCE];
         double predicted = 0.0;
         kr_status status = predict(&result->setup, mode, check, &predicted, err);
@@ -301,12 +332,15 @@ static kr_status profile_model(profile *p, const char *path, kr_err *err)
         remove_folder(p->folder);
     }
     if (status == KR_OK) {
+        for (int m = 0; m < 2 && status == KR_OK; m++)
+            status = calibrate(result, &result->mode[m], err);
         memcpy(p->machine.mode + p->machine.modes, result->mode, sizeof result->mode);
         p->machine.modes += 2;
-        p->points += result->points;
+        p->points += result->fits;
         p->kept += result->kept;
         p->total += result->total;
-        status = compare(p, result, err);
+        if (status == KR_OK)
+            status = compare(p, result, err);
     }
     kr_model_file_close(file);
     kr_free(result);
@@ -314,13 +348,6 @@ static kr_status profile_model(profile *p, const char *path, kr_err *err)
 }
 
 /* ---- output ---- */
-
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
 
 /* Smallest error that at least percent of the points do not exceed. */
 static double error_at(const profile *p, uint32_t percent)
@@ -340,7 +367,7 @@ static void print_modes(const kr_machine *m)
                    "sleeper %.1f us",
                    mode->compute_slowdown, mode->device_slowdown, mode->signal_s * 1e6,
                    mode->memory.link_latency_s * 1e6);
-        putchar('\n');
+        printf("; steps take %.3f of what is simulated\n", mode->remainder);
     }
 }
 

@@ -57,17 +57,9 @@ static kr_status read_kind(kr_json j, kr_machine_mode_kind *kind, kr_err *err)
 
 static kr_status read_mode(kr_json j, kr_machine_mode *mode, kr_err *err)
 {
-    static const char *const keys[] = {"mode",
-                                       "model",
-                                       "weights",
-                                       "compute_threads",
-                                       "device_threads",
-                                       "signal_s",
-                                       "compute_slowdown",
-                                       "device_slowdown",
-                                       "compute",
-                                       "memory",
-                                       NULL};
+    static const char *const keys[] = {"mode",           "model",    "weights",          "compute_threads",
+                                       "device_threads", "signal_s", "compute_slowdown", "device_slowdown",
+                                       "remainder",      "compute",  "memory",           NULL};
 
     TRY(kr_json_only(j, keys, err));
     TRY(read_kind(j, &mode->kind, err));
@@ -78,6 +70,7 @@ static kr_status read_mode(kr_json j, kr_machine_mode *mode, kr_err *err)
     TRY(kr_json_real(j, "signal_s", true, 0.0, 1.0, &mode->signal_s, err));
     TRY(kr_json_real(j, "compute_slowdown", true, 1.0, SLOWDOWN_MAX, &mode->compute_slowdown, err));
     TRY(kr_json_real(j, "device_slowdown", true, 1.0, SLOWDOWN_MAX, &mode->device_slowdown, err));
+    TRY(kr_json_real(j, "remainder", true, 0.1, 10.0, &mode->remainder, err));
     TRY(read_side(j, "compute", &mode->compute, err));
     TRY(read_side(j, "memory", &mode->memory, err));
     if (mode->memory.link_bytes_per_s <= 0.0 || mode->compute.link_bytes_per_s <= 0.0)
@@ -175,11 +168,11 @@ static json_t *side_json(const kr_device_model *d)
 
 static json_t *mode_json(const kr_machine_mode *m)
 {
-    return json_pack("{s:s,s:s,s:s,s:i,s:i,s:f,s:f,s:f,s:o,s:o}", "mode", kr_machine_mode_names[m->kind],
+    return json_pack("{s:s,s:s,s:s,s:i,s:i,s:f,s:f,s:f,s:f,s:o,s:o}", "mode", kr_machine_mode_names[m->kind],
                      "model", m->model, "weights", m->weights, "compute_threads", (int)m->compute_threads,
                      "device_threads", (int)m->device_threads, "signal_s", m->signal_s, "compute_slowdown",
-                     m->compute_slowdown, "device_slowdown", m->device_slowdown, "compute",
-                     side_json(&m->compute), "memory", side_json(&m->memory));
+                     m->compute_slowdown, "device_slowdown", m->device_slowdown, "remainder", m->remainder,
+                     "compute", side_json(&m->compute), "memory", side_json(&m->memory));
 }
 
 kr_status kr_machine_json(const kr_machine *machine, json_t **root, kr_err *err)

@@ -8,6 +8,7 @@
  *   slowdown   an op takes this many times longer while the other side works all the time
  *   signal_s   waking a receiver that sleeps costs the sender this; the link's latency is how long
  *              the receiver then takes to run
+ *   remainder  what is left: how many times longer than simulated the steps of the fit took
  *
  * Figures hold for the threads and the CPU they were measured with, and for no other. */
 #ifndef KR_DEVICE_MACHINE_H
@@ -34,6 +35,7 @@ typedef struct {
     uint32_t compute_threads, device_threads;
     double signal_s;
     double compute_slowdown, device_slowdown; /* >= 1 */
+    double remainder;                         /* near 1 */
     kr_device_model compute, memory;
 } kr_machine_mode;
 

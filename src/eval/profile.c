@@ -51,6 +51,12 @@ static void close_rig(rig *r)
     kr_embedded_stop(&r->embedded);
 }
 
+/* With one thread for both sides its own running time does not see a crowded machine. */
+static const kr_clock *clock_of(const kr_profile_setup *setup, kr_arrangement arrangement)
+{
+    return setup->cores == 1 && !splits(arrangement) ? &kr_clock_thread : &kr_clock_system;
+}
+
 static kr_engine_config config_of(const kr_profile_setup *setup, const kr_method_config *method,
                                   kr_arrangement arrangement, kr_method_config methods[KR_LAYERS_MAX])
 {
@@ -68,7 +74,7 @@ static kr_engine_config config_of(const kr_profile_setup *setup, const kr_method
                               .policy = KR_POLICY_SCMS,
                               .timeout_ns = TIMEOUT_NS,
                               .weights_f32 = setup->weights_f32,
-                              .clock = &kr_clock_system};
+                              .clock = clock_of(setup, arrangement)};
 }
 
 kr_status kr_profile_program(const kr_profile_setup *setup, const kr_method_config *method,
@@ -91,7 +97,7 @@ static kr_status open_rig(const kr_profile_setup *setup, const kr_method_config 
                            .threads_per_device = kr_profile_device_threads(setup, arrangement),
                            .sessions_max = sessions,
                            .save_folder = setup->folder,
-                           .clock = &kr_clock_system};
+                           .clock = clock_of(setup, arrangement)};
     kr_engine_needs needs;
 
     *r = (rig){0};

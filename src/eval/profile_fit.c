@@ -319,6 +319,12 @@ static void drop_terms(kr_op_kind kind, bool is_dense, observation *o)
         o->x[3] = 0.0;
 }
 
+/* With a budget for every token a method that selects runs as dense does: no sample of its own stages. */
+static bool selects(const kr_profile_layers *group)
+{
+    return group->load[0].attended_tokens < group->load[0].context_tokens;
+}
+
 /* A stage of the method's layers; of a method that selects, dense layers have been fitted before. */
 static kr_status add_stage(const kr_profile_sample *samples, uint32_t count, const char *method,
                            kr_op_kind kind, kr_machine_mode *mode, kr_err *err)
@@ -334,7 +340,7 @@ static kr_status add_stage(const kr_profile_sample *samples, uint32_t count, con
         const kr_profile_layers *group = is_dense ? &s->dense : &s->selecting;
         double y = device_ops(s, kind);
 
-        if (strcmp(s->method, method) != 0)
+        if (strcmp(s->method, method) != 0 || (!is_dense && !selects(group)))
             continue;
         curve.rows_max = fmax(curve.rows_max, (double)group->load[0].rows);
         curve.context_max = fmax(curve.context_max, (double)group->load[0].context_tokens);
@@ -521,7 +527,7 @@ kr_status kr_profile_fit(const kr_profile_samples *s, kr_machine_mode *mode, kr_
     fit_message(s->in_turn, s->in_turns, messaging, message);
     mode->compute.curves = mode->memory.curves = 0;
     mode->signal_s = 0.0;
-    mode->compute_slowdown = mode->device_slowdown = 1.0;
+    mode->compute_slowdown = mode->device_slowdown = mode->remainder = 1.0;
     status = add_ops(split ? s->alone : s->in_turn, split ? s->alones : s->in_turns, send, message, mode,
                      err);
     if (status != KR_OK || !split)

@@ -7,7 +7,7 @@
 #include "base/arena.h"
 #include "base/log.h"
 
-enum { ENTRIES_MAX = 32, POINTS_MAX = 96, TAG_BYTES = 16, SAMPLES_MAX = ENTRIES_MAX * POINTS_MAX };
+enum { ENTRIES_MAX = 32, POINTS_MAX = 96, TAG_BYTES = 16 };
 
 /* A method with a budget: its saved sessions, and whether the fit sees it. */
 typedef struct {
@@ -55,13 +55,13 @@ static void list_checks(study *s)
 
     for (uint32_t i = 0; i < KR_PROFILE_CHECKS && o->check; i++) {
         const check_point *c = &checks[i];
-        kr_profile_check *to = &s->result->check[s->result->checks];
+        kr_profile_run *to = &s->result->check[s->result->checks];
         const uint64_t context = o->check_context[c->context];
         const uint64_t other = o->check_context[c->unequal ? 1 - c->context : c->context];
 
         if ((c->selecting && o->methods == 0) || c->rows > o->rows_max)
             continue;
-        *to = (kr_profile_check){.arrangement = c->arrangement};
+        *to = (kr_profile_run){.arrangement = c->arrangement};
         fill_contexts(&to->point, c->rows, context, other);
         for (uint32_t e = 0; e < s->entries; e++)
             if (s->entry[e].checked && (strcmp(s->entry[e].config.name, "dense") != 0) == c->selecting)
@@ -130,7 +130,7 @@ static uint32_t list_points(const study *s, const entry *e, kr_arrangement arran
     return count;
 }
 
-static bool is_of(const kr_profile_check *check, const entry *e, kr_arrangement arrangement)
+static bool is_of(const kr_profile_run *check, const entry *e, kr_arrangement arrangement)
 {
     return e->checked && check->arrangement == arrangement &&
            memcmp(&check->method, &e->config, sizeof e->config) == 0;
@@ -152,6 +152,8 @@ static kr_status measure(study *s, const entry *e, kr_arrangement arrangement, k
             point[count++] = r->check[i].point;
     if (count == 0)
         return KR_OK;
+    if (r->fits + fitted > KR_PROFILE_FITTED_MAX)
+        return kr_fail(err, KR_E_LIMIT, "profile: more than %d points", KR_PROFILE_FITTED_MAX);
     kr_log(KR_LOG_INFO, "profile: %s, budget %u: %u points, arrangement %d", e->config.name, e->config.budget,
            count, (int)arrangement);
     kr_status status = kr_profile_measure(&r->setup, &e->config, e->tag, arrangement, s->options->rounds,
@@ -162,9 +164,9 @@ static kr_status measure(study *s, const entry *e, kr_arrangement arrangement, k
         return status;
     for (uint32_t i = 0; i < fitted; i++) {
         s->sample[arrangement][s->samples[arrangement]++] = kr_profile_sample_of(&point[i], &program);
-        r->points++;
         r->kept += point[i].kept;
         r->total += point[i].total;
+        r->fitted[r->fits++] = (kr_profile_run){point[i], arrangement, e->config};
     }
     kr_arena_free(&arena);
     count = fitted;
@@ -214,6 +216,7 @@ static void describe_mode(const study *s, kr_machine_mode_kind kind, kr_arrangem
                                      .memory_bytes_per_s = probe->read_bytes_per_s,
                                      .memory_efficiency = 1.0,
                                      .link_bytes_per_s = 1e12}; /* what messages cost lies in the curves */
+        memset(side[i]->can, true, sizeof side[i]->can);
         snprintf(side[i]->name, sizeof side[i]->name, "%u %s thread%s", threads[i],
                  i == 0 ? "compute" : "device", threads[i] == 1 ? "" : "s");
     }
@@ -277,7 +280,7 @@ kr_status kr_profile_study(const kr_profile_options *o, kr_profile_result *resul
                                             .folder = o->folder,
                                             .steps = o->steps}};
     for (int a = 0; a < KR_ARRANGEMENTS; a++) {
-        s->sample[a] = kr_alloc(SAMPLES_MAX * sizeof *s->sample[a]);
+        s->sample[a] = kr_alloc(KR_PROFILE_FITTED_MAX * sizeof *s->sample[a]);
         if (s->sample[a] == NULL)
             status = kr_fail(err, KR_E_MEMORY, "profile: no memory for samples");
     }

@@ -9,7 +9,12 @@
 
 #include "eval/profile.h"
 
-enum { KR_PROFILE_LIST_MAX = 8, KR_PROFILE_CHECKS = 10, KR_PROFILE_CHECK_CONTEXTS = 2 };
+enum {
+    KR_PROFILE_LIST_MAX = 8,
+    KR_PROFILE_CHECKS = 10,
+    KR_PROFILE_CHECK_CONTEXTS = 2,
+    KR_PROFILE_FITTED_MAX = 512
+};
 
 typedef struct {
     const kr_model_file *file;
@@ -28,19 +33,19 @@ typedef struct {
     uint64_t check_context[KR_PROFILE_CHECK_CONTEXTS];
 } kr_profile_options;
 
-/* A point that the fit has not seen. */
+/* A measured point with what ran it. */
 typedef struct {
     kr_profile_point point;
     kr_arrangement arrangement;
     kr_method_config method;
-} kr_profile_check;
+} kr_profile_run;
 
 typedef struct {
     kr_profile_setup setup;
-    kr_machine_mode mode[2]; /* in turn, at once */
-    kr_profile_check check[KR_PROFILE_CHECKS];
-    uint32_t checks;
-    uint32_t points, kept, total; /* of the fit: points, steps kept and run */
+    kr_machine_mode mode[2];                                                /* in turn, at once */
+    kr_profile_run fitted[KR_PROFILE_FITTED_MAX], check[KR_PROFILE_CHECKS]; /* check: not seen by the fit */
+    uint32_t fits, checks;
+    uint32_t kept, total; /* steps of the fit */
 } kr_profile_result;
 
 /* Minutes; progress goes to base/log. KR_E_LIMIT: contexts over the model's, rows over

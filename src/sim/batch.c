@@ -194,7 +194,10 @@ kr_status kr_sim_machine_run(const kr_program *program, const kr_machine_mode *m
         status = kr_sim_batch_run(program, &side[COMPUTE], &side[DEVICE], batch, NULL, &seen, err);
     }
     kr_free(side);
-    if (status == KR_OK)
-        *result = seen;
-    return status;
+    if (status != KR_OK)
+        return status;
+    seen.step_s *= mode->remainder;
+    seen.elapsed_ns = (uint64_t)((double)seen.elapsed_ns * mode->remainder + 0.5);
+    *result = seen;
+    return KR_OK;
 }

@@ -32,7 +32,8 @@ static kr_machine_mode machine(void)
     kr_machine_mode m = {.compute = tiny_device("compute"),
                          .memory = tiny_device("memory"),
                          .compute_slowdown = 1.0,
-                         .device_slowdown = 1.0};
+                         .device_slowdown = 1.0,
+                         .remainder = 1.0};
 
     for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++)
         m.compute.curve[m.compute.curves++] = (kr_device_curve){.op = ops[i].op, .start_s = ops[i].ns * 1e-9};
@@ -104,6 +105,9 @@ static void one_micro_batch_is_a_sum(void **state)
     assert_true(fabs(got.step_s - (double)want * 1e-9 / STEPS) < 1e-12);
     assert_true(got.both == 0.0 && fabs(got.busy[0] + got.busy[1] - 1.0) < 1e-9);
     assert_true(got.provenance[KR_MEASURED] == 1.0);
+    kr_machine_mode longer = m;
+    longer.remainder = 1.25;
+    assert_int_equal(run(&r.program, &longer, row, 2, STEPS).elapsed_ns, want + want / 4);
     kr_arena_free(&r.arena);
 }
 
