@@ -5,6 +5,7 @@
 
 #include "cli/commands.h"
 #include "cli/sim_options.h"
+#include "cli/sim_own.h"
 #include "plan/shares.h"
 #include "plan/timeline.h"
 #include "report/chart.h"
@@ -13,6 +14,7 @@
 
 typedef struct {
     kr_sim_common common;
+    kr_sim_own_options own;
     const char *trace_out, *expert_shares;
     int policy, cmr;
     uint32_t sessions, trace_steps;
@@ -58,7 +60,7 @@ static const kr_option table[] = {
      .min = 1,
      .max = 8,
      .value = "N",
-     .help = "micro-batches in flight"},
+     .help = "micro-batches in flight (default: 2; one session with --machine: 1)"},
     {.name = "policy",
      .type = KR_OPT_CHOICE,
      .at = AT(policy),
@@ -99,11 +101,43 @@ static const kr_option table[] = {
      .min = 1,
      .max = 1 << 17,
      .value = "N",
-     .help = "sessions in flight"},
+     .help = "sessions in flight (default: 256; with --machine 1)"},
     {.name = "find-max",
      .type = KR_OPT_FLAG,
      .at = AT(find_max),
      .help = "find the most sessions that keep --slo-ms"},
+    {.help = "karat's own runtime; --model is a model file"},
+    {.name = "machine",
+     .type = KR_OPT_STRING,
+     .at = AT(own.machine),
+     .value = "FILE",
+     .help = "sessions on a machine that karat profile has measured"},
+    {.name = "context",
+     .letter = 'c',
+     .type = KR_OPT_SIZE,
+     .at = AT(own.context),
+     .min = 1,
+     .max = KR_CONTEXT_MAX,
+     .value = "TOKENS",
+     .help = "with --machine: in each session's cache before the first step"},
+    {.name = "tokens",
+     .type = KR_OPT_U64,
+     .at = AT(own.tokens),
+     .min = 1,
+     .max = 1 << 20,
+     .value = "N",
+     .help = "with --machine: tokens that each session decodes"},
+    {.name = "kv-dtype",
+     .alias = "kv-cache-dtype",
+     .type = KR_OPT_STRING,
+     .at = AT(own.kv_dtype),
+     .value = "TYPE",
+     .help = "with --machine: bf16, f16 or f32"},
+    {.name = "replay",
+     .type = KR_OPT_STRING,
+     .at = AT(own.replay),
+     .value = "FILE",
+     .help = "a record of karat run --record: the policy, asked again, must decide the same"},
     {.help = "measurement"},
     KR_SIM_OPTIONS_RUN,
     {.name = "seeds",
@@ -135,7 +169,9 @@ static const kr_command_line line = {
     .options = table,
     .option_count = sizeof table / sizeof table[0],
     .example = "karat sim --model deepseek-v3.2 --gpus 16 --devices 192 --trace kvct-like --find-max "
-               "--paper-window\nkarat sim --system gpu-only --gpus 64 --trace traces/ -n 300 --json",
+               "--paper-window\nkarat sim --system gpu-only --gpus 64 --trace traces/ -n 300 --json\n"
+               "karat sim --machine machine.json --model model.gguf -n 16 --context 6K --method quest\n"
+               "karat sim --replay run.jsonl --model model.gguf",
 };
 
 static const kr_column columns[] = {
@@ -375,6 +411,26 @@ static kr_status simulate(sim_options *o, int *code, kr_err *err)
     return status;
 }
 
+static int simulate_own(sim_options *o)
+{
+    const kr_scenario_options *scenario = &o->common.scenario;
+    kr_sim_own_options *own = &o->own;
+    int code = KR_EXIT_OK;
+    kr_err err;
+
+    if (own->machine != NULL && own->replay != NULL)
+        return kr_cli_misused(line.command, "--machine and --replay are two questions; ask one");
+    own->model = scenario->model;
+    own->method = scenario->method;
+    own->budget = scenario->budget;
+    own->micro_batches = scenario->micro_batches;
+    own->sessions = o->sessions;
+    own->json = o->common.json;
+    const kr_status status = own->machine != NULL ? kr_sim_own_machine(own, &code, &err)
+                                                  : kr_sim_own_replay(own, &code, &err);
+    return status == KR_OK ? code : kr_cli_failed(line.command, &err);
+}
+
 int kr_cmd_sim(int argc, char **argv)
 {
     sim_options o = {.common = {.scenario = {.data = "data",
@@ -384,7 +440,6 @@ int kr_cmd_sim(int argc, char **argv)
                                              .devices = 192,
                                              .ep = 16,
                                              .tp = 1,
-                                             .micro_batches = 2,
                                              .factors = KR_PLAN_NO_FACTORS},
                                 .study = {.steps_max = 2000, .seed = 1, .seeds = 1},
                                 .trace = "kvct-like",
@@ -392,7 +447,7 @@ int kr_cmd_sim(int argc, char **argv)
                                 .slo_ms = 100},
                      .policy = KR_POLICY_OFMS,
                      .cmr = 1,
-                     .sessions = 256,
+                     .own = {.context = 2048, .tokens = 128, .kv_dtype = "bf16"},
                      .trace_steps = 2};
     char **rest;
     int rest_count, code = KR_EXIT_OK;
@@ -400,6 +455,12 @@ int kr_cmd_sim(int argc, char **argv)
 
     if (!kr_options_parse(&line, argc, argv, &o, &rest, &rest_count, &code))
         return code;
+    if (o.own.machine != NULL || o.own.replay != NULL)
+        return simulate_own(&o);
+    if (o.sessions == 0)
+        o.sessions = 256;
+    if (o.common.scenario.micro_batches == 0)
+        o.common.scenario.micro_batches = 2;
     o.common.study.policy = (kr_step_policy)o.policy;
     o.common.study.rebalance = o.cmr == 1;
     if (o.common.study.balance_experts && o.expert_shares == NULL)

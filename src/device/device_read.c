@@ -189,7 +189,7 @@ static kr_status read_curve(kr_json j, kr_device_curve *out, kr_err *err)
     TRY(kr_json_real(j, "per_expert_us", false, 0.0, 1e9, &c.per_expert_s, err));
     TRY(kr_json_real(j, "per_expert_row_us", false, 0.0, 1e9, &c.per_expert_row_s, err));
     TRY(kr_json_real(j, "compute_share", false, 0.0, 1.0, &c.compute_share, err));
-    TRY(kr_json_real(j, "per_row_us", false, 0.0, 1e9, &c.per_row_s, err));
+    TRY(kr_json_real(j, "per_row_us", false, -1e9, 1e9, &c.per_row_s, err));
     TRY(kr_json_real(j, "per_attended_ps", false, 0.0, 1e12, &c.per_attended_s, err));
     TRY(kr_json_real(j, "per_context_ps", false, 0.0, 1e12, &c.per_context_s, err));
     TRY(kr_json_real(j, "rows_max", false, 0.0, 1e12, &c.rows_max, err));

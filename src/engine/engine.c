@@ -556,7 +556,14 @@ void kr_engine_record(const kr_engine *engine, kr_run_header *header, const kr_r
                               .workers = 1,
                               .steps = (uint32_t)engine->stats.steps,
                               .micro_batches = engine->config.micro_batches,
-                              .program_digest = kr_program_digest(&engine->program)};
+                              .program_digest = kr_program_digest(&engine->program),
+                              .program = {.context_max = engine->config.context_max,
+                                          .kv_dtype = engine->config.kv_dtype,
+                                          .placement = engine->config.placement,
+                                          .layers = engine->model.layers}};
+    memcpy(header->program.model, engine->model.name, sizeof header->program.model);
+    memcpy(header->program.method, engine->program.config,
+           engine->model.layers * sizeof header->program.method[0]);
     *events = engine->event;
     *count = engine->events;
 }

@@ -101,7 +101,8 @@ typedef struct {
 } kr_profile_samples;
 
 /* Fills the mode's curves, signal, link latency and slowdowns; mode->model, the devices' names and
- * peak rates are the caller's, and so is the remainder, which needs the simulator; it is set to 1. KR_E_LIMIT: too many different numbers of rows or methods. */
+ * peak rates are the caller's, and so is the remainder, which needs the simulator; it is set to 1.
+ * KR_E_LIMIT: too many different numbers of rows or methods. */
 kr_status kr_profile_fit(const kr_profile_samples *samples, kr_machine_mode *mode, kr_err *err);
 
 #endif

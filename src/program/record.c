@@ -8,15 +8,61 @@
 #include "base/arena.h"
 #include "base/json.h"
 
-enum { LINE_BYTES = 256, WHERE_BYTES = 4200 };
+enum {
+    LINE_BYTES = 256,
+    HEADER_BYTES = 1 << 16, /* a method for each of KR_LAYERS_MAX layers fits */
+    WHERE_BYTES = 4200,
+    CONFIG_BYTES = sizeof(kr_method_config),
+};
+
+static void to_hex(const kr_method_config *config, char out[2 * CONFIG_BYTES + 1])
+{
+    for (int i = 0; i < CONFIG_BYTES; i++)
+        snprintf(out + 2 * i, 3, "%02x", ((const uint8_t *)config)[i]);
+}
+
+static json_t *program_json(const kr_run_program *p)
+{
+    json_t *methods = json_array();
+
+    for (uint32_t l = 0, run; l < p->layers; l += run) {
+        char hex[2 * CONFIG_BYTES + 1];
+
+        for (run = 1; l + run < p->layers; run++)
+            if (memcmp(&p->method[l + run], &p->method[l], CONFIG_BYTES) != 0)
+                break;
+        to_hex(&p->method[l], hex);
+        json_array_append_new(methods, json_pack("{s:i,s:s}", "layers", (int)run, "method", hex));
+    }
+    return json_pack("{s:s,s:I,s:s,s:s,s:o}", "model", p->model, "context_max", (json_int_t)p->context_max,
+                     "kv_dtype", kr_dtype_name(p->kv_dtype), "placement", kr_placement_name(p->placement),
+                     "methods", methods);
+}
+
+static kr_status write_header(FILE *file, const kr_run_header *h, kr_err *err)
+{
+    char digest[17];
+    json_t *root;
+
+    snprintf(digest, sizeof digest, "%016" PRIx64, h->program_digest);
+    root = json_pack("{s:i,s:I,s:s,s:I,s:I,s:I}", "karat_run", 1, "policy", (json_int_t)h->policy,
+                     "program_digest", digest, "workers", (json_int_t)h->workers, "steps",
+                     (json_int_t)h->steps, "micro_batches", (json_int_t)h->micro_batches);
+    if (root != NULL && h->program.layers != 0)
+        json_object_set_new(root, "program", program_json(&h->program));
+    const int failure = root == NULL ? -1 : json_dumpf(root, file, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    json_decref(root);
+    fputc('\n', file);
+    return failure == 0 ? KR_OK : kr_fail(err, KR_E_IO, "recorded run: its first line cannot be written");
+}
 
 kr_status kr_run_write(FILE *file, const kr_run_header *header, const kr_run_event *events, uint64_t count,
                        kr_err *err)
 {
-    fprintf(file,
-            "{\"karat_run\":1,\"policy\":%" PRIu32 ",\"program_digest\":\"%016" PRIx64
-            "\",\"workers\":%" PRIu32 ",\"steps\":%" PRIu32 ",\"micro_batches\":%" PRIu32 "}\n",
-            header->policy, header->program_digest, header->workers, header->steps, header->micro_batches);
+    const kr_status status = write_header(file, header, err);
+
+    if (status != KR_OK)
+        return status;
     for (uint64_t i = 0; i < count; i++)
         fprintf(file,
                 "{\"t\":%" PRIu64 ",\"step\":%" PRIu32 ",\"op\":%" PRIu32 ",\"worker\":%u,\"what\":%u}\n",
@@ -34,19 +80,18 @@ typedef struct {
     char where[WHERE_BYTES];
 } reader;
 
-/* The next line as an object; *root is NULL at the end of the file. */
-static kr_status next_object(reader *r, json_t **root, kr_err *err)
+/* The next line, of less than bytes, as an object; *root is NULL at the end of the file. */
+static kr_status next_object(reader *r, char *text, int bytes, json_t **root, kr_err *err)
 {
-    char text[LINE_BYTES];
     json_error_t cause;
 
     *root = NULL;
-    if (fgets(text, sizeof text, r->file) == NULL)
+    if (fgets(text, bytes, r->file) == NULL)
         return ferror(r->file) ? kr_fail(err, KR_E_IO, "%s: cannot be read", r->path) : KR_OK;
     r->line++;
     snprintf(r->where, sizeof r->where, "%s line %" PRIu64, r->path, r->line);
     if (strchr(text, '\n') == NULL)
-        return kr_fail(err, KR_E_FORMAT, "%s: longer than %d bytes or cut off", r->where, LINE_BYTES - 2);
+        return kr_fail(err, KR_E_FORMAT, "%s: longer than %d bytes or cut off", r->where, bytes - 2);
     *root = json_loads(text, JSON_REJECT_DUPLICATES, &cause);
     if (!json_is_object(*root)) {
         json_decref(*root);
@@ -56,10 +101,74 @@ static kr_status next_object(reader *r, json_t **root, kr_err *err)
     return KR_OK;
 }
 
+static bool from_hex(const char *hex, kr_method_config *out)
+{
+    if (strlen(hex) != 2 * CONFIG_BYTES || strspn(hex, "0123456789abcdef") != 2 * CONFIG_BYTES)
+        return false;
+    for (int i = 0; i < CONFIG_BYTES; i++) {
+        const char digits[] = {hex[2 * i], hex[2 * i + 1], '\0'};
+
+        ((uint8_t *)out)[i] = (uint8_t)strtoul(digits, NULL, 16);
+    }
+    return memchr(out->name, '\0', sizeof out->name) != NULL;
+}
+
+static kr_status read_methods(kr_json j, kr_run_program *p, kr_err *err)
+{
+    static const char *const keys[] = {"layers", "method", NULL};
+    const json_t *list = json_object_get(j.object, "methods");
+
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const kr_json item = {json_array_get(list, i), j.where};
+        const char *hex = NULL;
+        uint32_t layers = 0;
+        kr_status s = json_is_object(item.object) ? kr_json_only(item, keys, err)
+                                                  : kr_fail(err, KR_E_FORMAT, "%s: methods", j.where);
+
+        if (s == KR_OK)
+            s = kr_json_u32(item, "layers", true, 1, KR_LAYERS_MAX - p->layers, &layers, err);
+        if (s == KR_OK)
+            s = kr_json_string(item, "method", true, &hex, err);
+        if (s == KR_OK && !from_hex(hex, &p->method[p->layers]))
+            s = kr_fail(err, KR_E_FORMAT, "%s: a method is not %d bytes in hexadecimal", j.where,
+                        CONFIG_BYTES);
+        if (s != KR_OK)
+            return s;
+        for (uint32_t l = 1; l < layers; l++)
+            p->method[p->layers + l] = p->method[p->layers];
+        p->layers += layers;
+    }
+    return p->layers != 0 ? KR_OK : kr_fail(err, KR_E_FORMAT, "%s: methods must name layers", j.where);
+}
+
+static kr_status read_program(kr_json j, kr_run_program *p, kr_err *err)
+{
+    static const char *const keys[] = {"model", "context_max", "kv_dtype", "placement", "methods", NULL};
+    const char *model = NULL, *kv = NULL, *placement = NULL;
+    kr_status s = json_is_object(j.object) ? kr_json_only(j, keys, err)
+                                           : kr_fail(err, KR_E_FORMAT, "%s: program", j.where);
+
+    if (s == KR_OK)
+        s = kr_json_string(j, "model", true, &model, err);
+    if (s == KR_OK)
+        s = kr_json_u64(j, "context_max", true, 1, KR_CONTEXT_MAX, &p->context_max, err);
+    if (s == KR_OK)
+        s = kr_json_string(j, "kv_dtype", true, &kv, err);
+    if (s == KR_OK)
+        s = kr_json_string(j, "placement", true, &placement, err);
+    if (s == KR_OK && (!kr_dtype_parse(kv, &p->kv_dtype) || !kr_placement_parse(placement, &p->placement) ||
+                       strlen(model) >= sizeof p->model))
+        s = kr_fail(err, KR_E_FORMAT, "%s: model, kv_dtype or placement", j.where);
+    if (s == KR_OK)
+        memcpy(p->model, model, strlen(model) + 1);
+    return s == KR_OK ? read_methods(j, p, err) : s;
+}
+
 static kr_status read_header(kr_json j, kr_run_header *h, kr_err *err)
 {
-    static const char *const keys[] = {"karat_run",     "policy", "program_digest", "workers", "steps",
-                                       "micro_batches", NULL};
+    static const char *const keys[] = {"karat_run", "policy",        "program_digest", "workers",
+                                       "steps",     "micro_batches", "program",        NULL};
+    const json_t *program = json_object_get(j.object, "program");
     uint32_t version = 0;
     const char *digest = NULL;
     kr_status s = kr_json_only(j, keys, err);
@@ -80,7 +189,7 @@ static kr_status read_header(kr_json j, kr_run_header *h, kr_err *err)
         s = kr_fail(err, KR_E_FORMAT, "%s: program_digest must be 16 hexadecimal digits", j.where);
     if (s == KR_OK)
         h->program_digest = strtoull(digest, NULL, 16);
-    return s;
+    return s == KR_OK && program != NULL ? read_program((kr_json){program, j.where}, &h->program, err) : s;
 }
 
 static kr_status read_event(kr_json j, const kr_run_header *h, kr_run_event *e, kr_err *err)
@@ -131,8 +240,9 @@ static kr_status read_events(reader *r, const kr_run_header *header, event_list 
 {
     for (;;) {
         kr_run_event event = {0};
+        char text[LINE_BYTES];
         json_t *root;
-        kr_status s = next_object(r, &root, err);
+        kr_status s = next_object(r, text, sizeof text, &root, err);
 
         if (s != KR_OK || root == NULL)
             return s;
@@ -147,23 +257,37 @@ static kr_status read_events(reader *r, const kr_run_header *header, event_list 
     }
 }
 
+static kr_status read_first(reader *r, kr_run_header *h, kr_err *err)
+{
+    static const kr_run_header empty;
+    char *text = kr_alloc(HEADER_BYTES);
+    json_t *root = NULL;
+    kr_status s;
+
+    if (text == NULL)
+        return kr_fail(err, KR_E_MEMORY, "%s: no memory", r->path);
+    s = next_object(r, text, HEADER_BYTES, &root, err);
+    if (s == KR_OK && root == NULL)
+        s = kr_fail(err, KR_E_FORMAT, "%s: empty", r->path);
+    *h = empty;
+    if (s == KR_OK)
+        s = read_header((kr_json){.object = root, .where = r->where}, h, err);
+    json_decref(root);
+    kr_free(text);
+    return s;
+}
+
 kr_status kr_run_read(const char *path, kr_run_header *header, kr_run_event **events, uint64_t *count,
                       uint64_t events_max, kr_err *err)
 {
     reader r = {.path = path, .file = fopen(path, "r")};
     event_list list = {.max = events_max};
-    kr_run_header h = {0};
-    json_t *root = NULL;
+    kr_run_header h;
     kr_status s;
 
     if (r.file == NULL)
         return kr_fail(err, KR_E_IO, "%s: cannot be opened", path);
-    s = next_object(&r, &root, err);
-    if (s == KR_OK && root == NULL)
-        s = kr_fail(err, KR_E_FORMAT, "%s: empty", path);
-    if (s == KR_OK)
-        s = read_header((kr_json){.object = root, .where = r.where}, &h, err);
-    json_decref(root);
+    s = read_first(&r, &h, err);
     if (s == KR_OK)
         s = read_events(&r, &h, &list, err);
     fclose(r.file);

@@ -150,4 +150,15 @@ kr_status kr_sim_run(const kr_program *program, const kr_sim_hardware *hardware,
 kr_status kr_sim_replay(const kr_program *program, const kr_run_header *header, const kr_run_event *events,
                         uint64_t count, uint64_t *decisions, kr_err *err);
 
+typedef struct {
+    void *context;
+    void (*step)(void *context, uint32_t number, uint64_t recorded_ns, uint64_t simulated_ns);
+} kr_sim_replay_visitor;
+
+/* Simulates each whole step of a record that kr_sim_replay has taken, with the record's own durations of
+ * ops and of what devices answered (replay_steps.c). KR_E_FORMAT, KR_E_MEMORY. */
+kr_status kr_sim_replay_steps(const kr_program *program, const kr_run_header *header,
+                              const kr_run_event *events, uint64_t count,
+                              const kr_sim_replay_visitor *visitor, kr_err *err);
+
 #endif

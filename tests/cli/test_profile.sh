@@ -51,4 +51,18 @@ for m in table["modes"]:
     assert all(c["provenance"] in ("measured", "interpolated") for c in m["compute"]["curves"])
 PY
 
+# ---- the table as a system
+sim() { "$karat" sim --machine "$work/table.json" --model "$model" --json "$@" 2> "$work/err"; }
+value() { python3 -c 'import json,sys; print([r["value"] for r in json.load(sys.stdin)["quantities"] if r["quantity"]==sys.argv[1]][0])' "$1"; }
+one=$(sim --context 200 | value 'decode step')
+four=$(sim --context 200 -n 4 --method quest --budget 96 | value 'decode step')
+[ "$(python3 -c "print(0 < $one < $four)")" = True ] || say "a step of 4 sessions ($four ms) is not longer than of 1 ($one ms)"
+[ ! -s "$work/err" ] || say "this machine is not taken for itself: $(cat "$work/err")"
+[ "$(sim --context 200 | value 'op time that is modelled')" = 0.0 ] || say "an op has no measured time"
+sed 's/"cores": *[0-9]*/"cores": 4095/' "$work/table.json" > "$work/other.json"
+"$karat" sim --machine "$work/other.json" --model "$model" --context 200 > /dev/null 2> "$work/err" || say "another machine: $(cat "$work/err")"
+grep -q 'with 4095 cores; this is' "$work/err" || say "no warning about another machine"
+"$karat" sim --machine "$work/table.json" --model tests/fixtures/tiny/qwen3 > /dev/null 2> "$work/err" && say "another model's times are used"
+grep -q 'karat profile measures them' "$work/err" || say "another model: $(cat "$work/err")"
+
 exit $failed
