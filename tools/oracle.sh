@@ -1,7 +1,8 @@
 #!/bin/bash
 # Makes the committed fixtures again, with the software they were made with, and compares.
 #
-#   tools/oracle.sh [PART...]      parts: rope quant nfc corpus tiny tokens methods client llama; default all
+#   tools/oracle.sh [PART...]      parts: rope quant nfc corpus tiny learned tokens methods client llama;
+#                                  default all
 #
 # Prints a line for each file: `same`, `within` the tolerance given below, or `DIFFERS`; the exit status
 # is 1 when something differs. Nothing that is committed is changed. Environment:
@@ -109,6 +110,13 @@ tiny() {
     compare_folder tests/fixtures/tiny "$work/tiny" 1e-4
 }
 
+# As tiny.
+learned() {
+    need_python
+    "$python" tools/make_learned_models.py "$work/learned" > "$work/learned.log" 2>&1 || tail -3 "$work/learned.log"
+    compare_folder tests/fixtures/learned "$work/learned" 1e-4
+}
+
 tokens() {
     local smollm2 gemma
     need_python
@@ -152,10 +160,10 @@ llama() {
     compare_folder tests/fixtures/llama "$work/llama-out" 0.008 llama.cpp system
 }
 
-[ $# -gt 0 ] || set -- rope quant nfc corpus tiny tokens methods client llama
+[ $# -gt 0 ] || set -- rope quant nfc corpus tiny learned tokens methods client llama
 for part in "$@"; do
     case "$part" in
-    rope | quant | nfc | corpus | tiny | tokens | methods | client | llama) $part ;;
+    rope | quant | nfc | corpus | tiny | learned | tokens | methods | client | llama) $part ;;
     *) echo "tools/oracle.sh: no part $part" >&2; exit 2 ;;
     esac
 done

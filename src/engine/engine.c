@@ -318,8 +318,9 @@ static void price_token(const kr_engine *engine, kr_engine_needs *needs)
     for (uint32_t i = 0; i < p->first_of_micro_batch[1]; i++) {
         const kr_op *op = &p->ops[i];
         const bool layered = op->layer < p->model->layers;
-        const kr_load load = layered ? kr_row_load(&p->plan[op->layer], engine->config.context_max)
-                                     : (kr_load){.rows = 1};
+        kr_load load = layered ? kr_row_load(&p->plan[op->layer], engine->config.context_max)
+                               : (kr_load){.rows = 1};
+        load.experts = load.expert_rows = p->model->moe.active;
         needs->work[op->kind] = kr_work_add(needs->work[op->kind], kr_op_work(p, op, &load));
         needs->resource[op->kind] = op->resource;
     }

@@ -260,22 +260,46 @@ static void rows_are_independent(void **state)
 
 /* ---- memory and refusals ---- */
 
+/* Matrices by head and by expert lie in arrays of their own. */
+static uint64_t array_bytes(const kr_forward *f)
+{
+    const kr_model *m = f->model;
+    uint64_t matrices = 0;
+
+    for (uint32_t l = 0; l < m->layers; l++) {
+        matrices += m->attention == KR_ATTENTION_MLA ? 2 * m->heads : 0;
+        matrices += m->layer[l].ffn == KR_FFN_MOE ? 3 * m->moe.experts : 0;
+    }
+    return matrices * sizeof(kr_matrix);
+}
+
+static void check_bytes(const char *path, bool f32)
+{
+    opened o;
+    uint64_t weights, scratch;
+    kr_err err;
+
+    open_forward(&o, path, 2, 33, KR_BF16, f32);
+    assert_int_equal(kr_forward_bytes(&o.config, &weights, &scratch, &err), KR_OK);
+    const kr_forward *f = o.forward;
+    const uint64_t taken = f->arena.used + sizeof *f + o.model->layers * sizeof *f->layer + array_bytes(f) +
+                           kr_gemm_scratch_bytes(f->gemm);
+    assert_int_equal(weights + scratch, taken);
+    assert_int_equal(f->arena.used, f->arena.capacity);
+    close_forward(&o);
+}
+
 static void bytes_are_those_predicted(void **state)
 {
+    static const char *const learned[] = {"tests/fixtures/learned/deepseek", "tests/fixtures/learned/glm",
+                                          "tests/fixtures/learned/minimax"};
     (void)state;
-    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
-        opened o;
-        uint64_t weights, scratch;
-        kr_err err;
-        open_forward(&o, models[i].path, 2, 33, KR_BF16, i % 2);
-        assert_int_equal(kr_forward_bytes(&o.config, &weights, &scratch, &err), KR_OK);
-        const kr_forward *f = o.forward;
-        const uint64_t taken = f->arena.used + sizeof *f + o.model->layers * sizeof *f->layer +
-                               kr_gemm_scratch_bytes(f->gemm);
-        assert_int_equal(weights + scratch, taken);
-        assert_int_equal(f->arena.used, f->arena.capacity);
-        close_forward(&o);
-    }
+
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++)
+        check_bytes(models[i].path, i % 2);
+    for (size_t i = 0; i < sizeof learned / sizeof learned[0]; i++)
+        for (int f32 = 0; f32 < 2; f32++)
+            check_bytes(learned[i], f32);
 }
 
 /* Keys and values leave in the type asked for: the F32 ones rounded. */
