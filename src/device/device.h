@@ -110,6 +110,8 @@ typedef struct {
 kr_device_time kr_device_op_time(const kr_device_model *device, const kr_device_job *job);
 /* Whether a table or a curve, not kernels or the roofline, prices the op. */
 bool kr_device_measured(const kr_device_model *device, const kr_device_job *job);
+/* Whether the op never gets shorter when there is more of anything: not said of measured points. */
+bool kr_device_monotone(const kr_device_model *device, const kr_device_job *job);
 /* Part of an all-to-all's time in which it keeps the compute units busy, 0..1. */
 double kr_device_compute_share(const kr_device_model *device, const kr_device_job *job);
 

@@ -23,10 +23,12 @@ static double flops_of(const kr_device_model *d, kr_dtype math)
 
 static bool is_of(const kr_device_curve *c, const kr_device_job *job)
 {
+    if (c->op != job->op)
+        return false;
     if (c->key_width != 0 && (job->kernels == NULL || c->key_width != job->kernels->unit.in ||
                               (c->heads != 0 && c->heads != job->kernels->unit.count)))
         return false;
-    return c->op == job->op && (c->model[0] == '\0' || strcmp(c->model, job->model) == 0) &&
+    return (c->model[0] == '\0' || strcmp(c->model, job->model) == 0) &&
            (c->method[0] == '\0' || (job->method != NULL && strcmp(c->method, job->method) == 0));
 }
 
@@ -159,6 +161,16 @@ bool kr_device_measured(const kr_device_model *d, const kr_device_job *job)
     kr_device_time ignored = {0};
 
     return find_curve(d, job) != NULL || kr_device_tables_add(d->tables, job, NULL, &ignored);
+}
+
+bool kr_device_monotone(const kr_device_model *d, const kr_device_job *job)
+{
+    kr_device_time ignored = {0};
+    uint32_t curves = 0;
+
+    for (uint32_t i = 0; i < d->curves; i++)
+        curves += is_of(&d->curve[i], job);
+    return curves <= 1 && !kr_device_tables_add(d->tables, job, NULL, &ignored);
 }
 
 double kr_device_compute_share(const kr_device_model *d, const kr_device_job *job)

@@ -103,9 +103,15 @@ typedef enum { KR_POLICY_SCMS, KR_POLICY_OFMS } kr_step_policy;
  * something changed. */
 uint32_t kr_sched_next(const kr_port *port, kr_step_policy policy, uint32_t worker);
 
+/* What rebalancing keeps of a request while it sorts them. */
+typedef struct {
+    uint64_t place, id; /* place: device ascending, then context descending */
+    uint32_t index;     /* of the request */
+} kr_sched_slot;
+
 /* CMR: writes micro_batch[i] for running request i (order of port->running). scratch holds
- * [running_count] numbers. Called when a request was admitted or finished. */
-void kr_sched_rebalance(const kr_port *port, uint8_t *micro_batch, uint32_t *scratch);
+ * [running_count] slots; contexts are below 2^40 tokens, devices below 2^24. Called when a request was admitted or finished. */
+void kr_sched_rebalance(const kr_port *port, uint8_t *micro_batch, kr_sched_slot *scratch);
 /* The baseline: keep present assignments, put new ones (micro_batch = UINT32_MAX) where fewer
  * requests are on their device; ties: fewer over all, then the smaller number. */
 void kr_sched_balance_count(const kr_port *port, uint8_t *micro_batch);

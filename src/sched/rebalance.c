@@ -9,54 +9,46 @@
 #include "base/check.h"
 #include "sched/port.h"
 
-enum { MICRO_BATCHES_MAX = UINT8_MAX + 1 };
+enum { MICRO_BATCHES_MAX = UINT8_MAX + 1, CONTEXT_BITS = 40, DEVICE_BITS = 24 };
+
+static const uint64_t CONTEXT_MAX = (UINT64_C(1) << CONTEXT_BITS) - 1;
 
 /* Device ascending, context descending, id ascending. */
-static bool comes_before(const kr_port *port, uint32_t i, uint32_t j)
+static bool comes_before(const kr_sched_slot *a, const kr_sched_slot *b)
 {
-    const kr_request_view a = port->running(port, i), b = port->running(port, j);
-
-    if (a.device != b.device)
-        return a.device < b.device;
-    if (a.context_tokens != b.context_tokens)
-        return a.context_tokens > b.context_tokens;
-    return a.id < b.id;
+    return a->place != b->place ? a->place < b->place : a->id < b->id;
 }
 
-/* Restores the heap (last in order at the root) below root in order[0, count). */
-static void sift(const kr_port *port, uint32_t *order, uint32_t root, uint32_t count)
+/* Restores the heap (last in order at the root) below root in slot[0, count). */
+static void sift(kr_sched_slot *slot, uint32_t root, uint32_t count)
 {
-    for (;;) {
-        uint32_t child = 2 * root + 1;
-        const uint32_t moved = order[root];
+    const kr_sched_slot moved = slot[root];
 
-        if (child >= count)
-            return;
-        if (child + 1 < count && comes_before(port, order[child], order[child + 1]))
+    for (uint32_t child; (child = 2 * root + 1) < count; root = child) {
+        if (child + 1 < count && comes_before(&slot[child], &slot[child + 1]))
             child++;
-        if (!comes_before(port, moved, order[child]))
-            return;
-        order[root] = order[child];
-        order[child] = moved;
-        root = child;
+        if (!comes_before(&moved, &slot[child]))
+            break;
+        slot[root] = slot[child];
     }
+    slot[root] = moved;
 }
 
 /* Heap sort: in place, no recursion, the same on every machine. */
-static void sort(const kr_port *port, uint32_t *order, uint32_t count)
+static void sort(kr_sched_slot *slot, uint32_t count)
 {
     for (uint32_t i = count / 2; i > 0; i--)
-        sift(port, order, i - 1, count);
+        sift(slot, i - 1, count);
     for (uint32_t end = count; end > 1; end--) {
-        const uint32_t last = order[0];
+        const kr_sched_slot last = slot[0];
 
-        order[0] = order[end - 1];
-        order[end - 1] = last;
-        sift(port, order, 0, end - 1);
+        slot[0] = slot[end - 1];
+        slot[end - 1] = last;
+        sift(slot, 0, end - 1);
     }
 }
 
-void kr_sched_rebalance(const kr_port *port, uint8_t *micro_batch, uint32_t *scratch)
+void kr_sched_rebalance(const kr_port *port, uint8_t *micro_batch, kr_sched_slot *scratch)
 {
     const uint32_t count = port->running_count(port), micro_batches = port->micro_batches(port);
     uint64_t tokens[MICRO_BATCHES_MAX] = {0};   /* on the device being dealt */
@@ -64,23 +56,31 @@ void kr_sched_rebalance(const kr_port *port, uint8_t *micro_batch, uint32_t *scr
     uint32_t device = KR_NO_DEVICE;
 
     KR_CHECK(micro_batches >= 1 && micro_batches <= MICRO_BATCHES_MAX);
-    for (uint32_t i = 0; i < count; i++)
-        scratch[i] = i;
-    if (micro_batches > 1) /* else the order decides nothing */
-        sort(port, scratch, count);
     for (uint32_t i = 0; i < count; i++) {
-        const kr_request_view r = port->running(port, scratch[i]);
+        const kr_request_view r = port->running(port, i);
+
+        KR_CHECK(r.context_tokens <= CONTEXT_MAX && r.device < 1u << DEVICE_BITS);
+        scratch[i] = (kr_sched_slot){.place = (uint64_t)r.device << CONTEXT_BITS |
+                                              (CONTEXT_MAX - r.context_tokens),
+                                     .id = r.id,
+                                     .index = i};
+    }
+    if (micro_batches > 1) /* else the order decides nothing */
+        sort(scratch, count);
+    for (uint32_t i = 0; i < count; i++) {
+        const kr_sched_slot *r = &scratch[i];
+        const uint32_t on = (uint32_t)(r->place >> CONTEXT_BITS);
         uint32_t best = 0;
 
-        if (i == 0 || r.device != device)
+        if (on != device)
             for (uint32_t m = 0; m < micro_batches; m++)
                 tokens[m] = 0;
-        device = r.device;
+        device = on;
         for (uint32_t m = 1; m < micro_batches; m++)
             if (tokens[m] < tokens[best] || (tokens[m] == tokens[best] && requests[m] < requests[best]))
                 best = m;
-        micro_batch[scratch[i]] = (uint8_t)best;
-        tokens[best] += r.context_tokens;
+        micro_batch[r->index] = (uint8_t)best;
+        tokens[best] += CONTEXT_MAX - (r->place & CONTEXT_MAX);
         requests[best]++;
     }
 }

@@ -43,7 +43,7 @@ typedef struct {
     kr_heap thinking, ingesting; /* slots by the time at which the turn arrives, may decode */
     kr_heap_item *thinking_items, *ingesting_items; /* [sessions] */
     uint8_t *micro_batch;                           /* [sessions] scratch of rebalancing */
-    uint32_t *scratch;                              /* [sessions] */
+    kr_sched_slot *scratch;                         /* [sessions] */
     uint64_t page_bytes[2];
     uint64_t record_token_bytes; /* of index records */
     kr_port port;

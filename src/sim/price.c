@@ -110,27 +110,6 @@ static kr_status list_prices(kr_pricer *pricer, kr_err *err)
     return KR_OK;
 }
 
-kr_status kr_pricer_init(kr_pricer *pricer, const kr_program *program, const kr_sim_hardware *hardware,
-                         const kr_sim_options *options, uint32_t ranks, uint32_t devices, kr_err *err)
-{
-    kr_pricer p = {.program = program, .hardware = hardware, .ranks = ranks, .devices = devices};
-    kr_status status;
-
-    p.price = kr_alloc(program->count * sizeof *p.price);
-    p.price_of = kr_alloc(program->count * sizeof *p.price_of);
-    status = p.price == NULL || p.price_of == NULL
-                 ? kr_fail(err, KR_E_MEMORY, "sim: no memory for the prices of %u ops", program->count)
-                 : list_experts(&p, options, err);
-    if (status == KR_OK)
-        status = list_prices(&p, err);
-    if (status != KR_OK) {
-        kr_pricer_free(&p);
-        return status;
-    }
-    *pricer = p;
-    return KR_OK;
-}
-
 void kr_pricer_free(kr_pricer *pricer)
 {
     kr_free(pricer->slowest);
@@ -212,6 +191,39 @@ static kr_device_job job_of(const kr_pricer *p, const kr_price *price, const kr_
         .expert_rows = load->expert_rows,
         .kernels = &price->kernels,
     };
+}
+
+/* A stage where it runs: on the device, or on the rank when there is none or it cannot. */
+static bool is_monotone(const kr_pricer *p, const kr_price *price)
+{
+    const kr_device_model *memory = p->hardware->memory;
+    const kr_device_job job = job_of(p, price, &(kr_load){0});
+    const bool device = price->op.resource == KR_ON_DEVICE && memory != NULL && memory->can[price->op.kind];
+
+    return kr_device_monotone(device ? memory : p->hardware->compute, &job);
+}
+
+kr_status kr_pricer_init(kr_pricer *pricer, const kr_program *program, const kr_sim_hardware *hardware,
+                         const kr_sim_options *options, uint32_t ranks, uint32_t devices, kr_err *err)
+{
+    kr_pricer p = {.program = program, .hardware = hardware, .ranks = ranks, .devices = devices};
+    kr_status status;
+
+    p.price = kr_alloc(program->count * sizeof *p.price);
+    p.price_of = kr_alloc(program->count * sizeof *p.price_of);
+    status = p.price == NULL || p.price_of == NULL
+                 ? kr_fail(err, KR_E_MEMORY, "sim: no memory for the prices of %u ops", program->count)
+                 : list_experts(&p, options, err);
+    if (status == KR_OK)
+        status = list_prices(&p, err);
+    for (uint32_t k = 0; k < p.prices && status == KR_OK; k++)
+        p.price[k].monotone = is_monotone(&p, &p.price[k]);
+    if (status != KR_OK) {
+        kr_pricer_free(&p);
+        return status;
+    }
+    *pricer = p;
+    return KR_OK;
 }
 
 static uint64_t seconds_to_ns(double seconds) { return (uint64_t)(seconds * 1e9 + 0.5); }
@@ -357,6 +369,13 @@ static kr_device_time on_network(const kr_pricer *p, const kr_price *price, uint
     return share > 0.0 ? part_of(whole, 1.0 - share) : whole;
 }
 
+/* Nowhere more than in b. */
+static bool is_within(const kr_load *a, const kr_load *b)
+{
+    return a->rows <= b->rows && a->context_tokens <= b->context_tokens && a->units <= b->units &&
+           a->attended_tokens <= b->attended_tokens;
+}
+
 /* Fills one price on all ranks or devices and returns the slowest. */
 static kr_device_time fill_places(const kr_pricer *p, uint32_t k, const kr_place_load *place,
                                   const batch_rows *batch, bool expanded, kr_step_times *times)
@@ -368,22 +387,27 @@ static kr_device_time fill_places(const kr_pricer *p, uint32_t k, const kr_place
     uint64_t *table = on == KR_ON_COMPUTE ? times->compute : on == KR_ON_DEVICE ? times->device : times->link;
     kr_device_time slowest = {0};
     const uint32_t largest = on == KR_ON_COMPUTE ? batch->largest_rank : batch->largest_device;
-    const bool one = !expanded && price->by_rows;
+    const bool one = !expanded && price->by_rows, skip = !expanded && price->monotone;
+    const kr_load *longest = NULL;
 
     for (uint32_t i = one ? largest : 0; i < (one ? largest + 1 : places); i++) {
         const kr_load *load = &place[(size_t)i * batches + micro_batch].load[price->load_class];
         kr_device_time t = {0};
 
+        if (skip && longest != NULL && is_within(load, longest))
+            continue;
         if (on == KR_ON_COMPUTE)
             t = on_rank(p, price, *load, batch);
         else if (on == KR_ON_DEVICE)
             t = on_device(p, price, load);
         else
             add_modelled(&t, on_link(p, price, load, batch->rows_largest));
-        if (t.ns > slowest.ns)
+        if (t.ns > slowest.ns) {
             slowest = t;
+            longest = load;
+        }
         if (expanded)
-            table[((size_t)i * batches + micro_batch) * p->prices + k] = t.ns;
+            table[((size_t)micro_batch * p->prices + k) * places + i] = t.ns;
     }
     if (!expanded)
         table[(size_t)micro_batch * p->prices + k] = slowest.ns;

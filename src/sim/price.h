@@ -26,6 +26,7 @@ typedef struct {
     kr_op_kernels kernels;
     const double *slowest; /* EXPERTS: shares of the experts on the most loaded rank; NULL: uniform */
     bool by_rows;          /* depends on rows alone, and not less with more of them */
+    bool monotone;         /* never less with more of anything */
 } kr_price;
 
 typedef struct {

@@ -215,6 +215,8 @@ static kr_status one_step(run *r, uint64_t *now_ns, const kr_sim_watch *watch, k
     result->steps++;
     result->tokens += record.rows;
     result->events += sums.events;
+    if (sums.live_max > result->events_live_max)
+        result->events_live_max = sums.live_max;
     *now_ns = record.end_ns;
     return KR_OK;
 }

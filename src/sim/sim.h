@@ -133,6 +133,7 @@ typedef struct {
     uint64_t ingests, ingested_bytes;
     uint64_t ingest_wait_ns; /* summed: arrived, but the device ingested another */
     uint64_t events, digest;
+    uint32_t events_live_max; /* of a step's ops, in the queue at once */
 } kr_sim_result;
 
 /* Runs to the first bound. Memory comes from kr_alloc and is freed before return. KR_E_ARG names

@@ -26,6 +26,11 @@ typedef struct {
     bool done;
 } progress;
 
+/* An op of the static order: its number among those of its class and micro-batch. */
+typedef struct {
+    uint32_t rank, micro_batch;
+} ordered;
+
 struct kr_step {
     const kr_program *program;
     kr_step_shape shape;
@@ -43,6 +48,7 @@ struct kr_step {
     uint32_t *rank_in_batch;   /* [ops]: number of the op among those of its class and micro-batch */
     uint32_t *batch_op[2][KR_MICRO_BATCHES_MAX]; /* compute, device: that number -> op */
     uint32_t batch_ops[2][KR_MICRO_BATCHES_MAX];
+    ordered *order[2];   /* compute, device: program->order */
     uint64_t *link_free; /* [cells * devices][2]: to the device, from it */
     uint64_t network_free;
     kr_heap heap;
@@ -202,6 +208,16 @@ static void number_ops(kr_step *s)
     }
 }
 
+static void list_order(kr_step *s)
+{
+    for (uint32_t r = 0; r < 2; r++)
+        for (uint32_t i = 0; i < s->program->order_count[r]; i++) {
+            const uint32_t op = s->program->order[r][i];
+
+            s->order[r][i] = (ordered){s->rank_in_batch[op], s->program->ops[op].micro_batch};
+        }
+}
+
 static bool allocate(kr_step *s)
 {
     const uint32_t ops = s->program->count, m = s->program->parallel.micro_batches;
@@ -227,6 +243,8 @@ static bool allocate(kr_step *s)
         for (uint32_t b = 0; b < m; b++)
             s->batch_op[r][b] = take(ops, sizeof **s->batch_op[r], &failed);
     /* A worker has one task running, a link and the network the messages of each micro-batch. */
+    for (uint32_t r = 0; r < 2; r++)
+        s->order[r] = take(s->program->order_count[r], sizeof **s->order, &failed);
     live = s->workers + ((size_t)s->shape.cells * s->shape.devices + 1) * m * MESSAGES_AT_ONCE;
     s->items = take(live, sizeof *s->items, &failed);
     if (!failed)
@@ -282,6 +300,7 @@ kr_status kr_step_create(kr_step **step, const kr_program *program, const kr_ste
     count_successors(s);
     list_successors(s, fill);
     number_ops(s);
+    list_order(s);
     kr_free(fill);
     *step = s;
     return KR_OK;
@@ -302,6 +321,8 @@ void kr_step_destroy(kr_step *s)
     kr_free(s->rank_in_batch);
     kr_free(s->link_free);
     kr_free(s->items);
+    kr_free(s->order[KR_ON_COMPUTE]);
+    kr_free(s->order[KR_ON_DEVICE]);
     for (uint32_t r = 0; r < 2; r++)
         for (uint32_t b = 0; b < KR_MICRO_BATCHES_MAX; b++)
             kr_free(s->batch_op[r][b]);
@@ -326,14 +347,16 @@ static void push(kr_step *s, uint64_t end, uint32_t op, uint32_t task)
 {
     KR_CHECK(kr_heap_push(&s->heap, end, payload(op, task)) == KR_OK);
     s->sums->events++;
+    if (s->heap.count > s->sums->live_max)
+        s->sums->live_max = s->heap.count;
 }
 
-/* Place of an op's duration in a table of times, for one instance. */
-static size_t slot(const kr_step *s, size_t instance, uint32_t op)
+/* Place of an op's duration in a table of times, for one of so many instances. */
+static size_t slot(const kr_step *s, size_t instance, size_t instances, uint32_t op)
 {
     const size_t m = s->program->ops[op].micro_batch;
 
-    return (instance * s->program->parallel.micro_batches + m) * s->times->prices + s->times->price[op];
+    return (m * s->times->prices + s->times->price[op]) * instances + instance;
 }
 
 static void mark_dirty(kr_step *s, uint32_t number)
@@ -355,7 +378,7 @@ static void start_links(kr_step *s, uint32_t cell, uint32_t op)
         const uint32_t link = cell * s->shape.devices + d;
         uint64_t *free_at = &s->link_free[2 * (size_t)link + back];
         const uint64_t begin = *free_at > s->now ? *free_at : s->now;
-        const uint64_t taken = s->times->link[slot(s, link, op)];
+        const uint64_t taken = s->times->link[slot(s, link, (size_t)s->shape.cells * s->shape.devices, op)];
 
         *free_at = begin + taken;
         s->sums->busy_ns[KR_ON_LINK] += taken;
@@ -367,7 +390,7 @@ static void start_links(kr_step *s, uint32_t cell, uint32_t op)
 static void start_network(kr_step *s, uint32_t op)
 {
     const uint64_t begin = s->network_free > s->now ? s->network_free : s->now;
-    const uint64_t taken = s->times->all_to_all[slot(s, 0, op)];
+    const uint64_t taken = s->times->all_to_all[slot(s, 0, 1, op)];
     const uint32_t network = s->workers + s->shape.cells * s->shape.devices;
 
     s->network_free = begin + taken;
@@ -440,13 +463,12 @@ static void finish_task(kr_step *s, uint32_t op, uint32_t task)
         finish_op(s, cell, op);
 }
 
-/* Charges the time since the last look to what the worker waited for then, and looks again. */
+/* Charges a rank's time since the last look to what it waited for then, and looks again. */
 static void account_stall(kr_step *s, worker *w, uint32_t next)
 {
     const uint32_t dep = next == KR_NO_OP ? KR_NO_OP : blocking_dep(s, w->cell, next);
 
-    if (w->resource == KR_ON_COMPUTE)
-        s->sums->stall_ns[w->stalled_on] += s->now - w->idle_since;
+    s->sums->stall_ns[w->stalled_on] += s->now - w->idle_since;
     w->idle_since = s->now;
     if (dep == KR_NO_OP)
         return;
@@ -462,16 +484,18 @@ static void start_task(kr_step *s, uint32_t number, uint32_t op)
     const kr_op *it = &s->program->ops[op];
     const uint32_t in_cell = number % s->workers_per_cell;
     const bool compute = w->resource == KR_ON_COMPUTE;
-    const size_t instance = compute ? (size_t)w->cell * s->shape.ranks + in_cell
-                                    : (size_t)w->cell * s->shape.devices + in_cell - s->shape.ranks;
-    const uint64_t taken = (compute ? s->times->compute : s->times->device)[slot(s, instance, op)];
-    const uint32_t *order = s->program->order[w->resource];
+    const size_t in_class = compute ? s->shape.ranks : s->shape.devices;
+    const size_t instance = w->cell * in_class + in_cell - (compute ? 0 : s->shape.ranks);
+    const uint64_t taken = (compute ? s->times->compute
+                                    : s->times->device)[slot(s, instance, s->shape.cells * in_class, op)];
+    const ordered *order = s->order[w->resource];
 
     KR_CHECK(s->rank_in_batch[op] == w->cursor[it->micro_batch] && !w->busy);
-    account_stall(s, w, KR_NO_OP);
+    if (compute)
+        account_stall(s, w, KR_NO_OP);
     w->cursor[it->micro_batch]++;
     while (w->position < s->program->order_count[w->resource] &&
-           s->rank_in_batch[order[w->position]] < w->cursor[s->program->ops[order[w->position]].micro_batch])
+           order[w->position].rank < w->cursor[order[w->position].micro_batch])
         w->position++;
     w->busy = true;
     s->sums->busy_ns[w->resource] += taken;
@@ -525,7 +549,7 @@ static void ask_workers(kr_step *s, kr_step_policy policy)
         op = kr_sched_next(&s->port, policy, number);
         if (op != KR_NO_OP)
             start_task(s, number, op);
-        else
+        else if (w->resource == KR_ON_COMPUTE)
             account_stall(s, w, static_next(&s->port, number));
     }
     s->dirty_count = 0;

@@ -22,8 +22,9 @@ typedef struct {
 } kr_step_shape;
 
 /* Durations in ns, by price: ops that always take the same time share one.
- * compute [cells * ranks][micro_batches][prices], device and link
- * [cells * devices][micro_batches][prices], all_to_all [micro_batches][prices]. A link is taken for
+ * compute [micro_batches][prices][cells * ranks], device and link
+ * [micro_batches][prices][cells * devices], all_to_all [micro_batches][prices]: the places that start
+ * an op at about the same time lie side by side. A link is taken for
  * its duration, and the message arrives link_latency_ns later; an empty one takes no time. */
 typedef struct {
     const uint32_t *price; /* [ops] */
@@ -38,6 +39,7 @@ typedef struct {
     uint64_t busy_ns[KR_RESOURCE_COUNT];  /* summed over instances */
     uint64_t stall_ns[KR_RESOURCE_COUNT]; /* of compute ranks, by what they waited for */
     uint64_t events;
+    uint32_t live_max; /* events in the queue at once */
 } kr_step_sums;
 
 kr_status kr_step_create(kr_step **step, const kr_program *program, const kr_step_shape *shape, kr_err *err);

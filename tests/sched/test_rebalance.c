@@ -18,7 +18,7 @@ static void by_hand(void **state)
      * of requests, so to 0. */
     static const uint8_t want[] = {1, 0, 0, 1, 0, 1, 0};
     uint8_t got[7];
-    uint32_t scratch[7];
+    kr_sched_slot scratch[7];
     world w;
 
     (void)state;
@@ -45,7 +45,7 @@ static void by_hand(void **state)
 static void ties_go_to_the_smaller(void **state)
 {
     uint8_t got[3];
-    uint32_t scratch[3];
+    kr_sched_slot scratch[3];
     world w;
 
     (void)state;
@@ -83,7 +83,7 @@ static void bound_and_distance(void **state)
     (void)state;
     for (int round = 0; round < 400; round++) {
         uint8_t got[WORLD_REQUESTS];
-        uint32_t scratch[WORLD_REQUESTS];
+        kr_sched_slot scratch[WORLD_REQUESTS];
         world w;
 
         world_init(&w, 4);
@@ -117,7 +117,7 @@ static void bound_and_distance(void **state)
 static void equal_contexts_split_evenly(void **state)
 {
     uint8_t got[WORLD_REQUESTS];
-    uint32_t scratch[WORLD_REQUESTS];
+    kr_sched_slot scratch[WORLD_REQUESTS];
 
     (void)state;
     for (uint32_t n = 1; n <= WORLD_REQUESTS; n++) {

@@ -97,9 +97,11 @@ static uint32_t unmet(const reference *r, uint32_t op, uint32_t cell, uint32_t t
 
 static uint64_t duration(const reference *r, const uint64_t *table, uint32_t instance, uint32_t op)
 {
-    const uint32_t m = r->program->ops[op].micro_batch, batches = r->program->parallel.micro_batches;
+    const kr_op *it = &r->program->ops[op];
+    const uint32_t per_cell = it->resource == KR_ON_COMPUTE ? r->shape->ranks : r->shape->devices;
+    const size_t instances = it->resource == KR_ON_A2A ? 1 : (size_t)r->shape->cells * per_cell;
 
-    return table[((size_t)instance * batches + m) * r->times->prices + r->times->price[op]];
+    return table[(it->micro_batch * (size_t)r->times->prices + r->times->price[op]) * instances + instance];
 }
 
 static void begin(reference *r, uint32_t op, uint32_t task, uint64_t from, uint64_t until)
