@@ -47,7 +47,7 @@ typedef struct karat_selector_options {
     float softmax_scale;    /* 0 = 1 / sqrt(key_dim) */
     uint32_t threads;       /* that work on a call, the caller's among them; 0 = 1, at most 256 */
     uint64_t tokens_max;    /* of the longest sequence; at most 2^28 */
-    uint64_t memory_bytes;  /* of the pool, used as sequences grow; 0 = sequences_max of tokens_max */
+    uint64_t memory_bytes;  /* of the pool, taken as sequences grow; 0 = sequences_max of tokens_max */
     uint32_t sequences_max; /* open at a time; 0 = 1 */
     /* The method's; 0 = its default, written in its file and in docs/methods.md. */
     uint32_t budget; /* tokens attended per query */

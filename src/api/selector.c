@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/check.h"
 #include "method/attend_list.h"
@@ -250,27 +251,38 @@ void kr_api_run(karat_selector *s, const kr_stage *stage, const kr_job *job)
 
 /* ---- life ---- */
 
+/* Bytes of the pool; refused beyond the machine's memory, before tables for its pages are made. */
+static kr_status pool_bytes(const karat_selector_options *o, const kr_geometry *g, uint64_t *bytes,
+                            kr_err *err)
+{
+    const uint64_t machine = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    const uint64_t pages = kr_ceil_div(o->tokens_max, KR_PAGE_TOKENS) * o->sequences_max;
+    uint64_t pool = o->memory_bytes;
+
+    if (pool == 0 && !kr_mul_u64(pages, g->page_bytes[0], &pool))
+        pool = UINT64_MAX;
+    if (pool > machine)
+        return kr_fail(
+            err, KR_E_MEMORY,
+            "%u sequences of %llu tokens, memory_bytes %llu: a pool of %.1f GiB; this machine has %.1f",
+            o->sequences_max, (unsigned long long)o->tokens_max, (unsigned long long)o->memory_bytes,
+            (double)pool / (1 << 30), (double)machine / (1 << 30));
+    *bytes = pool;
+    return KR_OK;
+}
+
 static kr_status make_store(karat_selector *s, const karat_selector_options *o, kr_err *err)
 {
     kr_geometry *g = kr_alloc(sizeof *g);
-    uint64_t pool;
+    kr_store_config config = {.devices = 1, .sessions_max = o->sequences_max, .lazy = true};
 
     if (g == NULL)
         return kr_fail(err, KR_E_MEMORY, "no memory for a selector's layers");
     kr_status status = make_geometry(o, g, err);
-    if (status == KR_OK) {
-        const uint64_t pages = kr_ceil_div(o->tokens_max, KR_PAGE_TOKENS) * o->sequences_max;
-        if (!kr_mul_u64(pages, g->page_bytes[0], &pool) || pool > SIZE_MAX / 2)
-            status = kr_fail(err, KR_E_LIMIT, "%u sequences of %llu tokens need more than memory can address",
-                             o->sequences_max, (unsigned long long)o->tokens_max);
-    }
-    if (status == KR_OK) {
-        const kr_store_config config = {.devices = 1,
-                                        .sessions_max = o->sequences_max,
-                                        .pool_bytes = o->memory_bytes != 0 ? o->memory_bytes : pool,
-                                        .lazy = true};
+    if (status == KR_OK)
+        status = pool_bytes(o, g, &config.pool_bytes, err);
+    if (status == KR_OK)
         status = kr_store_init(&s->store, g, &config, err);
-    }
     kr_free(g);
     return status;
 }

@@ -71,7 +71,7 @@ static void options_are_refused(void **state)
     const uint32_t shared[] = {0, 0};
     WRONG(KARAT_E_ARG, o.index_owner = later);
     WRONG(KARAT_E_UNSUPPORTED, (o.layers = 2, o.index_owner = shared));
-    WRONG(KARAT_E_LIMIT, (o.tokens_max = 1 << 28, o.sequences_max = 1 << 20));
+    WRONG(KARAT_E_MEMORY, (o.tokens_max = 1 << 28, o.sequences_max = 1 << 20));
     WRONG(KARAT_E_MEMORY, o.memory_bytes = (uint64_t)1 << 46);
     karat_selector_options o = options("quest", 64);
     REFUSED(KARAT_E_ARG, karat_selector_create(NULL, &selector, error));

@@ -402,6 +402,104 @@ static void layers_share_an_index(void **state)
     feed_free(&f);
 }
 
+/* prompt, decode, prompt, decode: boundaries are where the calls put them. */
+static void second_turns_give_the_internal_bits(void **state)
+{
+    (void)state;
+    kr_rng rng = test_rng("turns");
+    static const uint32_t boundary[] = {200, 230, 400, TOKENS};
+
+    for (int m = 0; m < SUBJECTS; m++) {
+        const kr_attention_shape *h = subjects[m].shape;
+        const kr_method *method;
+        feed f = feed_of(&rng, &subjects[m], h);
+        kv_arrays a = kv_of(&f, h);
+        const karat_selector_options o = options_of(subjects[m].name, &subjects[m].sparse, h, TOKENS);
+        karat_selector_plan plan = {.struct_size = sizeof plan};
+        const size_t row = (size_t)h->heads * h->value_dim;
+        trail want = trail_new(), got = trail_new();
+        karat_selector *selector;
+        karat_sequence *q;
+
+        assert_int_equal(kr_method_find(subjects[m].name, &method, NULL), KR_OK);
+        session *s = session_open(method, subjects[m].sparse, *h, TOKENS, PROMPT);
+        assert_karat(karat_selector_create(&o, &selector, error));
+        assert_karat(karat_selector_plan_of(selector, 0, &plan, error));
+        assert_karat(karat_sequence_open(selector, 0, &q, error));
+        for (uint32_t turn = 0, t = 0; turn < 4; turn++)
+            for (uint32_t n; t < boundary[turn]; t += n) {
+                const bool prompt = turn % 2 == 0;
+
+                n = prompt ? boundary[turn] - t : 1;
+                session_run(s, feed_chunk(&f, s, t, n, prompt, want.output));
+                const karat_rows rows = rows_of(&f, &a, h, &plan, t, n, prompt, got.output);
+                assert_karat(karat_sequence_append(q, 0, &rows, error));
+                if (prompt) {
+                    session_end_prefill(s);
+                    assert_karat(karat_sequence_end_prompt(q, error));
+                } else {
+                    assert_karat(karat_sequence_attend(q, 0, rows.query, rows.index_query, NULL,
+                                                       got.output + t * row, error));
+                }
+            }
+        if (memcmp(want.output, got.output, sizeof(float) * TOKENS * row) != 0)
+            fail_msg("%s: other bits", subjects[m].name);
+        session_close(s);
+        karat_selector_destroy(selector);
+        trail_free(&want), trail_free(&got);
+        kv_free(&a);
+        feed_free(&f);
+    }
+}
+
+/* Two dense layers below one that selects; all hold the same rows. */
+static void layers_are_independent(void **state)
+{
+    (void)state;
+    kr_rng rng = test_rng("layers");
+    const subject quest = {"quest", {.budget = 96}, {.budget = 0}, &gqa, false};
+    const subject dense = {"dense", {.budget = 0}, {.budget = 0}, &gqa, false};
+    feed f = feed_random(&rng, &gqa, TOKENS);
+    kv_arrays a = kv_of(&f, &gqa);
+    karat_selector_options o = options_of("quest", &quest.sparse, &gqa, TOKENS);
+    trail one[] = {trail_new(), trail_new()};
+    const size_t last = (size_t)(TOKENS - 1) * HEADS * D;
+    float out[HEADS * D];
+    karat_selector *selector;
+    karat_sequence *q;
+
+    run_inside(&dense, &dense.sparse, &gqa, &f, &one[0]);
+    run_inside(&quest, &quest.sparse, &gqa, &f, &one[1]);
+    o.layers = 3, o.dense_layers = 2;
+    assert_karat(karat_selector_create(&o, &selector, error));
+    assert_karat(karat_sequence_open(selector, 0, &q, error));
+    for (uint32_t l = 0; l < 3; l++) {
+        karat_selector_plan plan = {.struct_size = sizeof plan};
+
+        assert_karat(karat_selector_plan_of(selector, l, &plan, error));
+        assert_int_equal(plan.dense, l < 2);
+        assert_int_equal(plan.lists, l < 2 ? 0 : HEADS);
+        const karat_rows rows = rows_of(&f, &a, &gqa, &plan, 0, PROMPT, true, NULL);
+        assert_int_equal(karat_sequence_end_prompt(q, NULL), KARAT_E_ARG); /* not all layers are there */
+        assert_karat(karat_sequence_append(q, l, &rows, error));
+    }
+    assert_karat(karat_sequence_end_prompt(q, error));
+    for (uint32_t t = PROMPT; t < TOKENS; t++)
+        for (uint32_t l = 0; l < 3; l++) {
+            const karat_selector_plan none = {.struct_size = 0};
+            const karat_rows rows = rows_of(&f, &a, &gqa, &none, t, 1, false, NULL);
+
+            assert_karat(karat_sequence_append(q, l, &rows, error));
+            assert_karat(karat_sequence_attend(q, l, rows.query, NULL, NULL, out, error));
+            if (t == TOKENS - 1)
+                assert_memory_equal(out, one[l == 2].output + last, sizeof out);
+        }
+    karat_selector_destroy(selector);
+    trail_free(&one[0]), trail_free(&one[1]);
+    kv_free(&a);
+    feed_free(&f);
+}
+
 static void sequences_share_a_pool(void **state)
 {
     (void)state;
@@ -508,6 +606,8 @@ int main(void)
         cmocka_unit_test(given_lists_give_the_same_bits),
         cmocka_unit_test(strides_and_own_arrays),
         cmocka_unit_test(layers_share_an_index),
+        cmocka_unit_test(second_turns_give_the_internal_bits),
+        cmocka_unit_test(layers_are_independent),
         cmocka_unit_test(sequences_share_a_pool),
         cmocka_unit_test(a_cut_forgets),
         cmocka_unit_test(methods_are_listed),
