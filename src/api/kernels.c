@@ -84,10 +84,10 @@ static kr_status topk(const kr_select_topk_args *given, uint32_t *count, uint64_
 karat_status karat_topk(const float *score, uint64_t n, uint32_t k, uint32_t *position, uint32_t *count,
                         uint64_t *nan_count, void *scratch, karat_error *error)
 {
-    const kr_select_topk_args args = {
-        .score = score, .n = n, .k = k, .position = position, .scratch = scratch};
+    kr_select_topk_args args = {.score = score, .n = n, .k = k, .scratch = scratch};
     kr_err err = {0};
 
+    args.position = position;
     return kr_api_end(topk(&args, count, nan_count, &err), &err, error);
 }
 
