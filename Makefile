@@ -169,7 +169,7 @@ check:
 	    $(MAKE) --no-print-directory B=$(B)/asan SAN=address,undefined run-tests
 
 # UCX's memory hooks run in threads that the sanitizer has already taken down; it can do without.
-TSAN_ROOMS := base wire node engine
+TSAN_ROOMS := base wire node engine api
 tsan:
 	@tools/deps.sh build
 	@export UCX_MEM_EVENTS=no KARAT_TEST_SANITIZED=1 TSAN_OPTIONS="halt_on_error=1 $$TSAN_OPTIONS"; \

@@ -9,12 +9,16 @@
 #include <string.h>
 
 #include "wire/ucx.h"
+#include "wire/ucx_process.h"
 
 enum { TIMEOUT_MS = 10000, SPIN_US = 50 };
 #define MESSAGE_BYTES_MAX ((uint64_t)256 << 20)
 #define NS_PER_MS ((uint64_t)1000000)
 
 _Static_assert(KARAT_TRANSPORT_SHM == KR_PATH_SHM && KARAT_TRANSPORT_TCP == KR_PATH_TCP, "one list of bits");
+
+/* A program that loads the library keeps its signals. */
+__attribute__((constructor)) static void loaded(void) { kr_ucx_tame(); }
 
 /* ---- connection ---- */
 

@@ -8,7 +8,8 @@
 
 enum { LINE_BYTES = 1024 };
 
-static _Atomic int highest = KR_LOG_INFO;
+enum { SILENT = -1 };
+static _Atomic int highest = SILENT;
 
 void kr_log_set(kr_log_level highest_printed) { atomic_store(&highest, (int)highest_printed); }
 

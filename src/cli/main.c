@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/options.h"
@@ -50,6 +51,7 @@ static int finish(int status)
 
 int main(int argc, char **argv)
 {
+    kr_log_set(KR_LOG_INFO);
     kr_ucx_tame(); /* SIGHUP ends a command again, and a crash is the system's to report */
     if (argc < 2) {
         print_help(stderr);

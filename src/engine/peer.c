@@ -54,7 +54,8 @@ kr_status kr_peer_send(kr_peer *peer, kr_msg_header header, const kr_piece *piec
     return KR_OK;
 }
 
-/* Messages that no caller wants to see: heartbeats; a wrong epoch takes the peer down. */
+/* Messages that no caller wants to see: heartbeats. A wrong epoch takes the peer down, and so does an
+ * ERROR that answers no request: why the node will not serve us. */
 static kr_status accept(kr_peer *peer, kr_message *message, bool *wanted, kr_err *err)
 {
     *wanted = false;
@@ -67,6 +68,12 @@ static kr_status accept(kr_peer *peer, kr_message *message, bool *wanted, kr_err
         kr_fail(&cause, KR_E_STALE,
                 "memory node %s restarted: it answers in epoch %u, the session began in %u",
                 kr_peer_name(peer), message->header.epoch, peer->node.welcome.epoch);
+        kr_peer_release(peer, message);
+        return go_down(peer, &cause, err);
+    }
+    if (message->header.kind == KR_MSG_ERROR && message->header.sequence == 0) {
+        kr_err cause;
+        (void)kr_peer_error(peer, message, &cause);
         kr_peer_release(peer, message);
         return go_down(peer, &cause, err);
     }

@@ -151,6 +151,8 @@ static void log_three_lines(void)
 
     memset(wide, 'w', sizeof wide - 1);
     wide[sizeof wide - 1] = '\0';
+    kr_log(KR_LOG_ERROR, "not printed: nobody has asked for lines");
+    kr_log_set(KR_LOG_INFO);
     kr_log(KR_LOG_INFO, "loading %d", 3);
     kr_log(KR_LOG_DEBUG, "not printed");
     kr_log_set(KR_LOG_ERROR);
