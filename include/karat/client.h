@@ -66,9 +66,10 @@ typedef struct karat_client_layer {
     uint32_t unit;         /* tokens of a page, block or cluster of the method */
     uint32_t mode;         /* the method's named variant */
     float threshold;       /* of threshold methods */
-    uint32_t parameter[8]; /* the method's own */
+    uint32_t parameter[8]; /* the method's own; dsa, msa: [0] index heads, [1] elements of an index key */
     uint64_t seed;
-    uint64_t reserved[2]; /* 0 */
+    uint32_t shares_index; /* dsa: 1 = uses the selection of the nearest earlier layer with 0 */
+    uint32_t reserved[3];  /* 0 */
 } karat_client_layer;
 
 typedef struct karat_client_model {
@@ -90,10 +91,19 @@ typedef struct karat_client_model {
 KARAT_API karat_status karat_client_configure(karat_client *client, const karat_client_model *model,
                                               karat_error *error);
 
-/* What a decode token selects in a layer: lists of at most units units of unit_tokens tokens each.
- * *lists is 0 where the layer attends densely. */
-KARAT_API karat_status karat_client_selection(const karat_client *client, uint32_t layer, uint32_t *lists,
-                                              uint32_t *units, uint32_t *unit_tokens, karat_error *error);
+/* What a layer selects, and what its items carry besides queries, keys and values. */
+typedef struct karat_client_plan {
+    uint32_t struct_size;       /* set by the caller; what lies beyond it is not written */
+    uint32_t lists;             /* selection lists of a token; 0: it attends densely */
+    uint32_t units_max;         /* longest list */
+    uint32_t unit_tokens;       /* tokens of a unit */
+    uint32_t index_query_bytes; /* of a token's index query, and of its index key; 0: the items have none */
+    uint32_t index_key_bytes;
+    uint32_t index_owner; /* layer whose selection this layer uses: mostly its own number */
+} karat_client_plan;
+
+KARAT_API karat_status karat_client_plan_of(const karat_client *client, uint32_t layer,
+                                            karat_client_plan *plan, karat_error *error);
 
 /* ---- sessions ---- */
 
@@ -134,16 +144,17 @@ typedef struct karat_attend_item {
     karat_client_array value; /* kv_heads x value_dim, likewise; not read when latent */
     float *output;            /* query_heads x value_dim */
     uint64_t output_token_stride, output_head_stride; /* as in karat_client_array */
-    /* The units that each token's lists selected, ascending, with karat_client_selection's numbers:
-     * selected_count [tokens][lists] and selected [tokens][lists][units], both or neither null. Counts
-     * are 0 where the token attended densely. */
+    /* The units that each token's lists selected, ascending: selected_count [tokens][lists] and selected
+     * [tokens][lists][units_max], both or neither null. Counts are 0 where a token attended densely. */
     uint32_t *selected_count, *selected;
-    uint64_t reserved[2]; /* 0 */
+    /* [tokens] rows of the plan's bytes, packed, in the layers that have them (docs/api.md). */
+    const void *index_query, *index_key;
 } karat_attend_item;
 
 /* Appends the items' tokens to their sessions in layer and attends. Each session once in a call; at most
  * tokens_max tokens in all. Layers of a session advance one by one; a decode step calls this for each
- * layer in order. On an error outputs are undefined, and each session's lengths are what
+ * layer in order. A layer that shares an index comes with the same items as the one that owns it, and no
+ * other call with index queries between them. On an error outputs are undefined, and each session's lengths are what
  * karat_session_tokens says: sessions on other devices of the node may have advanced. */
 KARAT_API karat_status karat_client_attend(karat_client *client, uint32_t layer,
                                            const karat_attend_item *items, uint32_t count,

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "method/native.h"
 #include "wire/ucx.h"
 #include "wire/ucx_process.h"
 
@@ -154,8 +155,9 @@ static kr_status read_layer(const karat_client_layer *from, uint32_t l, kr_metho
 {
     const char *name = from->method != NULL ? from->method : "dense";
 
-    if (from->reserved[0] != 0 || from->reserved[1] != 0)
-        return kr_fail(err, KR_E_ARG, "layer %u: a reserved field is set", l);
+    if (from->shares_index > 1 || from->reserved[0] != 0 || from->reserved[1] != 0 || from->reserved[2] != 0)
+        return kr_fail(err, KR_E_ARG, "layer %u: shares_index %u (0 or 1), or a reserved field is set", l,
+                       from->shares_index);
     *config = (kr_method_config){.budget = from->budget,
                                  .dense_layers = from->dense_layers,
                                  .unit = from->unit,
@@ -192,17 +194,35 @@ static kr_status plan_layer(kr_client_plan *p, const kr_method_config *config, u
         status = method->plan(config, &shape, c->context_max, &plan, err);
     if (status != KR_OK)
         return status;
-    if (plan.separate_index_query || !plan.owns_index)
-        return kr_fail(err, KR_E_UNSUPPORTED,
-                       "layer %u: %s selects with index queries of the model; a client sends none", l,
-                       method->name);
-    p->lists[l] = !plan.dense && method->lists != NULL ? method->lists(config, &shape) : 0;
-    p->unit_tokens[l] = plan.unit_tokens;
-    if (p->lists[l] != 0)
-        p->units[l] = (uint32_t)kr_ceil_div(plan.selected_max != 0 ? plan.selected_max : c->context_max,
-                                            plan.unit_tokens);
+    p->of[l] = (karat_client_plan){
+        .struct_size = sizeof p->of[l],
+        .lists = !plan.dense && method->lists != NULL ? method->lists(config, &shape) : 0,
+        .unit_tokens = plan.unit_tokens,
+        .index_query_bytes = plan.index_query_bytes,
+        .index_key_bytes = plan.index_key_bytes,
+        .index_owner = plan.index_owner,
+    };
+    if (p->of[l].lists != 0)
+        p->of[l].units_max = (uint32_t)kr_ceil_div(
+            plan.selected_max != 0 ? plan.selected_max : c->context_max, plan.unit_tokens);
     p->layer[l].index_owner = plan.index_owner;
     memcpy(p->layer[l].method, config, sizeof p->layer[l].method);
+    return KR_OK;
+}
+
+/* dsa's parameters name the layer that owns the index. */
+static kr_status set_owner(const karat_client_layer *from, uint32_t l, uint32_t *owner,
+                           kr_method_config *config, kr_err *err)
+{
+    const bool dsa = strcmp(config->name, kr_method_dsa.name) == 0;
+
+    if (from->shares_index != 0 && (!dsa || *owner == KR_LAYERS_MAX))
+        return kr_fail(err, KR_E_ARG, "layer %u shares an index: only dsa does, after a layer with its own",
+                       l);
+    if (!dsa)
+        return KR_OK;
+    *owner = from->shares_index != 0 ? *owner : l;
+    config->parameter[KR_NATIVE_OWNER] = *owner;
     return KR_OK;
 }
 
@@ -211,6 +231,7 @@ static kr_status read_layers(kr_client_plan *p, const karat_client_layer *layer,
     static const karat_client_layer dense = {0};
     kr_msg_configure *c = &p->configure;
     bool windows = false, whole = false;
+    uint32_t owner = KR_LAYERS_MAX; /* none yet */
     kr_status status = KR_OK;
 
     for (uint32_t l = 0; l < c->layers && status == KR_OK; l++) {
@@ -221,6 +242,8 @@ static kr_status read_layers(kr_client_plan *p, const karat_client_layer *layer,
         windows |= from->window != 0;
         whole |= from->window == 0;
         status = read_layer(from, l, &config, err);
+        if (status == KR_OK)
+            status = set_owner(from, l, &owner, &config, err);
         if (status == KR_OK)
             status = plan_layer(p, &config, l, err);
     }
@@ -240,8 +263,16 @@ static kr_status make_rows(const karat_client *client, kr_client_plan *p, kr_err
     const uint64_t value = c->latent != 0 ? 0 : element * tokens * c->kv_heads * c->value_dim;
     const uint64_t one = 4 * (uint64_t)(c->key_dim > c->value_dim ? c->key_dim : c->value_dim);
     const uint64_t sent = row + query + key + value + 32, got = 4 * tokens * c->heads * c->value_dim;
-    const uint64_t largest = sent > got ? sent : got;
+    uint64_t index_query = 0, index_key = 0;
     kr_client_rows *r = &p->rows;
+
+    for (uint32_t l = 0; l < c->layers; l++) {
+        const uint64_t q = tokens * p->of[l].index_query_bytes, k = tokens * p->of[l].index_key_bytes;
+        index_query = q > index_query ? q : index_query;
+        index_key = k > index_key ? k : index_key;
+    }
+    const uint64_t index = row + index_query + index_key + 32, most = sent > index ? sent : index;
+    const uint64_t largest = most > got ? most : got;
 
     if (largest > client->message_bytes_max)
         return kr_fail(
@@ -249,13 +280,15 @@ static kr_status make_rows(const karat_client *client, kr_client_plan *p, kr_err
             "a call of %u tokens makes a message of %llu bytes; this client and the node take %llu: "
             "lower tokens_max",
             c->tokens_max, (unsigned long long)largest, (unsigned long long)client->message_bytes_max);
-    const kr_status status = kr_arena_init(&r->arena, sent + one + 8 * 64, err);
+    const kr_status status = kr_arena_init(&r->arena, sent + one + index_query + index_key + 8 * 64, err);
     if (status != KR_OK)
         return status;
     r->row = kr_arena_take(&r->arena, row);
     r->query = kr_arena_take(&r->arena, query);
     r->key = kr_arena_take(&r->arena, key);
     r->value = kr_arena_take(&r->arena, value);
+    r->index_query = kr_arena_take(&r->arena, index_query);
+    r->index_key = kr_arena_take(&r->arena, index_key);
     r->one = kr_arena_take(&r->arena, one);
     return KR_OK;
 }
@@ -321,23 +354,28 @@ karat_status karat_client_configure(karat_client *client, const karat_client_mod
     return kr_api_end(client_configure(client, model, &err), &err, error);
 }
 
-karat_status karat_client_selection(const karat_client *client, uint32_t layer, uint32_t *lists,
-                                    uint32_t *units, uint32_t *unit_tokens, karat_error *error)
+static kr_status plan_of(const karat_client *client, uint32_t layer, karat_client_plan *out, kr_err *err)
+{
+    karat_client_plan given;
+    kr_status status = kr_api_struct(out, &given, sizeof given, sizeof given, "karat_client_plan", err);
+
+    if (status == KR_OK && (client == NULL || !client->configured || layer >= client->plan.configure.layers))
+        status = kr_fail(err, KR_E_ARG, "plan of layer %u: the client is null, not configured, or has fewer",
+                         layer);
+    if (status != KR_OK)
+        return status;
+    const uint32_t size = given.struct_size;
+    given = client->plan.of[layer];
+    given.struct_size = size;
+    memcpy(out, &given, size < sizeof given ? size : sizeof given);
+    return KR_OK;
+}
+
+karat_status karat_client_plan_of(const karat_client *client, uint32_t layer, karat_client_plan *plan,
+                                  karat_error *error)
 {
     kr_err err;
-    kr_status status = KR_OK;
-
-    if (client == NULL || lists == NULL || units == NULL || unit_tokens == NULL)
-        status = kr_fail(&err, KR_E_ARG, "selection needs a client and places for its three numbers");
-    else if (!client->configured || layer >= client->plan.configure.layers)
-        status = kr_fail(&err, KR_E_ARG, "layer %u of %u: configure the client first", layer,
-                         client->plan.configure.layers);
-    if (status == KR_OK) {
-        *lists = client->plan.lists[layer];
-        *units = client->plan.units[layer];
-        *unit_tokens = client->plan.unit_tokens[layer];
-    }
-    return kr_api_end(status, &err, error);
+    return kr_api_end(plan_of(client, layer, plan, &err), &err, error);
 }
 
 /* ---- statistics ---- */

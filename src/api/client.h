@@ -22,16 +22,15 @@ typedef struct {
     kr_arena arena;
     kr_msg_row *row;              /* [tokens_max] */
     uint8_t *query, *key, *value; /* [tokens_max][heads][dim] as on the wire */
-    float *one;                   /* one row of one head */
+    uint8_t *index_query, *index_key;
+    float *one; /* one row of one head */
 } kr_client_rows;
 
 /* A configuration: what the node is told, and what follows from it. */
 typedef struct {
     kr_msg_configure configure;
     kr_msg_layer layer[KR_LAYERS_MAX];
-    uint32_t lists[KR_LAYERS_MAX]; /* of a decode token; 0: dense */
-    uint32_t units[KR_LAYERS_MAX]; /* most units of a list */
-    uint32_t unit_tokens[KR_LAYERS_MAX];
+    karat_client_plan of[KR_LAYERS_MAX]; /* [layers] */
     kr_client_rows rows;
 } kr_client_plan;
 
@@ -44,6 +43,7 @@ struct karat_client {
     uint64_t selected_max;
     karat_session *sessions;
     uint64_t calls;
+    uint64_t step; /* of the last INDEX; layers that share its selection repeat it */
 };
 
 /* KR_E_ARG for a null client, the first cause for a lost node. */

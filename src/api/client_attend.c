@@ -1,7 +1,8 @@
 /* Attention on the node: rows of callers' arrays out, outputs and selections back.
  *
  * The items of a call are grouped by the device that holds their session: one ATTEND each, in the
- * caller's order, all sent before the first reply is waited for. */
+ * caller's order, all sent before the first reply is waited for. In a layer with index queries of its own
+ * an INDEX goes before it, which is answered only when it fails. */
 #include <string.h>
 
 #include "api/client.h"
@@ -12,8 +13,10 @@ typedef struct {
     uint32_t layer;
     const karat_attend_item *item; /* [count] */
     uint32_t count;
+    const karat_client_plan *plan; /* of the layer */
     bool want_selection;
-    uint64_t sequence[KR_MSG_DEVICES_MAX]; /* of the request whose reply is due; 0: none */
+    uint64_t index[KR_MSG_DEVICES_MAX];    /* sequence of the INDEX sent; 0: none */
+    uint64_t sequence[KR_MSG_DEVICES_MAX]; /* of the ATTEND whose reply is due; 0: none */
 } call;
 
 /* Parts of a payload start at multiples of 8 bytes. */
@@ -44,9 +47,11 @@ static kr_status check_item(const call *c, uint32_t i, kr_err *err)
     if (session->call == c->client->calls)
         return kr_fail(err, KR_E_ARG, "item %u: the session has another item in the same call", i);
     session->call = c->client->calls;
-    if (item->tokens == 0 || item->prefill > 1 || item->reserved[0] != 0 || item->reserved[1] != 0)
-        return kr_fail(err, KR_E_ARG, "item %u: %u tokens, prefill %u (0 or 1), or a reserved field is set",
-                       i, item->tokens, item->prefill);
+    if (item->tokens == 0 || item->prefill > 1)
+        return kr_fail(err, KR_E_ARG, "item %u: %u tokens, prefill %u (0 or 1)", i, item->tokens,
+                       item->prefill);
+    if (c->plan->index_query_bytes != 0 && (item->index_query == NULL || item->index_key == NULL))
+        return kr_fail(err, KR_E_ARG, "item %u: layer %u needs index queries and keys", i, c->layer);
     if (item->tokens > session->tokens_max - session->tokens[c->layer])
         return kr_fail(err, KR_E_LIMIT,
                        "item %u: %u tokens after %llu in layer %u; the session was opened for %llu", i,
@@ -66,9 +71,8 @@ static kr_status check_item(const call *c, uint32_t i, kr_err *err)
 
 static kr_status check_call(call *c, kr_err *err)
 {
-    const kr_client_plan *plan = &c->client->plan;
-    const kr_msg_configure *g = &plan->configure;
-    const uint64_t selection = 4ull * plan->lists[c->layer] * plan->units[c->layer];
+    const kr_msg_configure *g = &c->client->plan.configure;
+    const uint64_t selection = 4ull * c->plan->lists * (1 + (uint64_t)c->plan->units_max);
     uint64_t tokens = 0, reply = 0;
     kr_status status = KR_OK;
 
@@ -78,8 +82,7 @@ static kr_status check_call(call *c, kr_err *err)
         status = check_item(c, i, err);
         c->want_selection |= item->selected != NULL;
         tokens += item->tokens;
-        reply += item->tokens * (4ull * (g->heads * (uint64_t)g->value_dim + plan->lists[c->layer]));
-        reply += item->prefill != 0 ? 0 : item->tokens * selection;
+        reply += item->tokens * (4ull * g->heads * g->value_dim + selection);
     }
     if (status != KR_OK)
         return status;
@@ -133,6 +136,36 @@ static void put(kr_piece *piece, uint32_t *count, const uint8_t *begin, const ui
     piece[(*count)++] = (kr_piece){padding, (8 - bytes % 8) % 8};
 }
 
+/* INDEX for the items on device, whose rows are there already. */
+static kr_status send_index(call *c, uint32_t device, uint32_t rows, kr_err *err)
+{
+    const kr_client_rows *r = &c->client->plan.rows;
+    uint8_t *query = r->index_query, *key = r->index_key;
+    kr_piece piece[6];
+    uint32_t pieces = 0;
+
+    for (uint32_t i = 0; i < c->count; i++) {
+        const karat_attend_item *item = &c->item[i];
+        const uint64_t q = (uint64_t)item->tokens * c->plan->index_query_bytes,
+                       k = (uint64_t)item->tokens * c->plan->index_key_bytes;
+        if (item->session->device != device)
+            continue;
+        memcpy(query, item->index_query, q);
+        memcpy(key, item->index_key, k);
+        query += q;
+        key += k;
+    }
+    put(piece, &pieces, (const uint8_t *)r->row, (const uint8_t *)(r->row + rows));
+    put(piece, &pieces, r->index_query, query);
+    put(piece, &pieces, r->index_key, key);
+    const kr_msg_header header = {.kind = KR_MSG_INDEX,
+                                  .layer = (uint16_t)c->layer,
+                                  .device = device,
+                                  .rows = rows,
+                                  .step = c->client->step};
+    return kr_peer_send(&c->client->peer, header, piece, pieces, &c->index[device], err);
+}
+
 /* Sends the items whose sessions live on device, if there are any. */
 static kr_status send_to(call *c, uint32_t device, kr_err *err)
 {
@@ -159,6 +192,11 @@ static kr_status send_to(call *c, uint32_t device, kr_err *err)
     }
     if (rows == 0)
         return KR_OK;
+    if (c->plan->index_query_bytes != 0) {
+        const kr_status status = send_index(c, device, rows, err);
+        if (status != KR_OK)
+            return status;
+    }
     put(piece, &pieces, (const uint8_t *)r->row, (const uint8_t *)(r->row + rows));
     put(piece, &pieces, r->query, query);
     put(piece, &pieces, r->key, key);
@@ -167,7 +205,7 @@ static kr_status send_to(call *c, uint32_t device, kr_err *err)
                                   .layer = (uint16_t)c->layer,
                                   .device = device,
                                   .rows = rows,
-                                  .step = c->client->calls,
+                                  .step = c->client->step,
                                   .flags = c->want_selection ? KR_MSG_WANT_SELECTION : 0};
     return kr_peer_send(&c->client->peer, header, piece, pieces, &c->sequence[device], err);
 }
@@ -196,13 +234,12 @@ static kr_status need_selected(karat_client *client, uint64_t bytes, kr_err *err
 static kr_status take_lists(const call *c, const karat_attend_item *item, const uint32_t **count,
                             const uint32_t **unit, kr_err *err)
 {
-    const kr_client_plan *plan = &c->client->plan;
-    const uint32_t lists = plan->lists[c->layer], most = plan->units[c->layer];
+    const uint32_t lists = c->plan->lists, most = c->plan->units_max;
 
     for (uint64_t i = 0; i < (uint64_t)item->tokens * lists; i++) {
         const uint32_t n = *(*count)++;
         const uint64_t tokens = item->session->tokens[c->layer] + i / lists + 1;
-        if (n > most || (n != 0 && (*unit)[n - 1] >= kr_ceil_div(tokens, plan->unit_tokens[c->layer])))
+        if (n > most || (n != 0 && (*unit)[n - 1] >= kr_ceil_div(tokens, c->plan->unit_tokens)))
             return kr_fail(err, KR_E_FORMAT,
                            "memory node %s selected %u units of %llu tokens in layer %u; at most %u expected",
                            kr_peer_name(&c->client->peer), n, (unsigned long long)tokens, c->layer, most);
@@ -219,7 +256,7 @@ static kr_status take_selection(const call *c, uint32_t device, uint32_t tokens,
                                 uint64_t bytes, kr_err *err)
 {
     karat_client *client = c->client;
-    const uint32_t lists = tokens * client->plan.lists[c->layer];
+    const uint32_t lists = tokens * c->plan->lists;
     const uint32_t *count, *unit;
     uint64_t used;
     kr_status status = need_selected(client, bytes + 4ull * lists, err);
@@ -255,10 +292,10 @@ static const uint8_t *unpack(const karat_attend_item *item, uint32_t heads, uint
 /* The good reply of a device: its items have advanced. */
 static kr_status take_output(const call *c, uint32_t device, const kr_message *message, kr_err *err)
 {
-    const kr_client_plan *plan = &c->client->plan;
-    const uint64_t row = 4ull * plan->configure.heads * plan->configure.value_dim;
+    const kr_msg_configure *g = &c->client->plan.configure;
+    const uint64_t row = 4ull * g->heads * g->value_dim;
     const uint64_t received = message->header.payload_bytes;
-    const bool selects = c->want_selection && plan->lists[c->layer] != 0;
+    const bool selects = c->want_selection && c->plan->lists != 0;
     const uint8_t *at = message->payload;
     uint32_t tokens = 0;
     kr_status status = KR_OK;
@@ -273,7 +310,7 @@ static kr_status take_output(const call *c, uint32_t device, const kr_message *m
                        kr_msg_name((kr_msg_kind)message->header.kind));
     for (uint32_t i = 0; i < c->count; i++)
         if (c->item[i].session->device == device)
-            at = unpack(&c->item[i], plan->configure.heads, plan->configure.value_dim, at);
+            at = unpack(&c->item[i], g->heads, g->value_dim, at);
     if (selects)
         status = take_selection(c, device, tokens, message->payload + outputs, received - outputs, err);
     for (uint32_t i = 0; i < c->count && status == KR_OK; i++)
@@ -287,22 +324,26 @@ static kr_status take_output(const call *c, uint32_t device, const kr_message *m
 static kr_status take(call *c, kr_message *message, uint32_t *due, kr_err *failure, kr_err *err)
 {
     kr_peer *peer = &c->client->peer;
+    const uint64_t sequence = message->header.sequence;
     kr_status status = KR_OK;
     uint32_t d = 0;
 
-    while (d < KR_MSG_DEVICES_MAX && (c->sequence[d] == 0 || c->sequence[d] != message->header.sequence))
+    while (d < KR_MSG_DEVICES_MAX &&
+           (sequence == 0 || (c->sequence[d] != sequence && c->index[d] != sequence)))
         d++;
-    if (d < KR_MSG_DEVICES_MAX) {
-        kr_err theirs;
+    const bool was_due = d < KR_MSG_DEVICES_MAX && c->sequence[d] == sequence;
+    if (was_due) {
         c->sequence[d] = 0;
         (*due)--;
-        if (message->header.kind != KR_MSG_ERROR) {
-            status = take_output(c, d, message, err);
-            if (status != KR_OK)
-                peer->down = *err;
-        } else if (kr_peer_error(peer, message, &theirs) != KR_OK && failure->status == KR_OK) {
+    }
+    if (d < KR_MSG_DEVICES_MAX && message->header.kind == KR_MSG_ERROR) {
+        kr_err theirs;
+        if (kr_peer_error(peer, message, &theirs) != KR_OK && failure->status == KR_OK)
             *failure = theirs;
-        }
+    } else if (was_due) {
+        status = take_output(c, d, message, err);
+        if (status != KR_OK)
+            peer->down = *err;
     }
     kr_peer_release(peer, message);
     return status;
@@ -315,6 +356,7 @@ static kr_status attend(call *c, kr_err *err)
     uint32_t due = 0;
     kr_status status = KR_OK;
 
+    c->client->step += c->plan->index_query_bytes != 0;
     for (uint32_t d = 0; d < peer->node.welcome.devices && status == KR_OK; d++) {
         status = send_to(c, d, err);
         due += c->sequence[d] != 0;
@@ -346,8 +388,10 @@ karat_status karat_client_attend(karat_client *client, uint32_t layer, const kar
     if (status == KR_OK && (items == NULL || count == 0 || count > client->plan.configure.tokens_max))
         status = kr_fail(&err, KR_E_ARG, "attend to %u items; 1 to %u, as many as tokens_max", count,
                          client->plan.configure.tokens_max);
-    if (status == KR_OK)
+    if (status == KR_OK) {
+        c.plan = &client->plan.of[layer];
         status = check_call(&c, &err);
+    }
     if (status == KR_OK)
         status = attend(&c, &err);
     return kr_api_end(status, &err, error);

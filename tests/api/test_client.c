@@ -135,16 +135,19 @@ static void selections_come_back(void **state)
     const harness_shape s = mixed;
     client_session c;
     karat_session *session[SESSIONS];
-    uint32_t lists, units, unit_tokens, dense, none, page;
+    karat_client_plan plan = {.struct_size = sizeof plan};
     karat_attend_item item[SESSIONS];
     karat_error error;
     (void)state;
 
     drawn(&c, &s, 9, TOKENS);
     api_configure(client, &s);
-    api_ok(karat_client_selection(client, 0, &dense, &none, &page, &error), &error);
-    assert_int_equal(dense, 0);
-    api_ok(karat_client_selection(client, 1, &lists, &units, &unit_tokens, &error), &error);
+    api_ok(karat_client_plan_of(client, 0, &plan, &error), &error);
+    assert_int_equal(plan.lists, 0);
+    api_ok(karat_client_plan_of(client, 1, &plan, &error), &error);
+    const uint32_t lists = plan.lists, units = plan.units_max, unit_tokens = plan.unit_tokens;
+    assert_int_equal(plan.index_owner, 1);
+    assert_int_equal(plan.index_query_bytes, 0);
     assert_true(lists >= 1 && lists <= s.heads && units * unit_tokens >= s.budget);
     uint32_t *count = calloc(SESSIONS * lists, sizeof *count), *unit = calloc(SESSIONS * lists * units, 4);
     float *out = calloc((size_t)TOKENS * s.layers * s.heads * s.dim * SESSIONS, sizeof *out);

@@ -271,7 +271,9 @@ static void models_are_checked(void **state)
     REFUSED(KARAT_E_LIMIT, (m.key_dim = 1024, m.query_heads = 512, m.tokens_max = 65536)); /* a message */
     REFUSED(KARAT_E_NOT_FOUND, layer[1].method = "quests");
     REFUSED(KARAT_E_ARG, layer[1].method = "a name that no method of karat has");
-    REFUSED(KARAT_E_UNSUPPORTED, layer[1].method = "dsa");
+    REFUSED(KARAT_E_UNSUPPORTED, layer[1].method = "dsa"); /* over KV heads */
+    REFUSED(KARAT_E_ARG, layer[1].shares_index = 1);
+    REFUSED(KARAT_E_ARG, (layer[0].method = "dsa", layer[0].shares_index = 1));
     REFUSED(KARAT_E_ARG, layer[0].reserved[1] = 1);
     assert_int_equal(karat_client_configure(r.client, NULL, &error), KARAT_E_ARG);
     assert_int_equal(karat_client_configure(NULL, &good, &error), KARAT_E_ARG);
@@ -284,7 +286,8 @@ static void models_are_checked(void **state)
 static void calls_are_checked(void **state)
 {
     static rig r, other;
-    uint32_t lists, units, unit_tokens, count[64];
+    karat_client_plan plan = {.struct_size = sizeof plan};
+    uint32_t count[64];
     karat_attend_item item[2];
     karat_session *session;
     karat_error error;
@@ -315,7 +318,6 @@ static void calls_are_checked(void **state)
     BAD(KARAT_E_ARG, item[0].query.reserved = 1);
     BAD(KARAT_E_ARG, item[0].output = NULL);
     BAD(KARAT_E_ARG, item[0].selected_count = count);
-    BAD(KARAT_E_ARG, item[0].reserved[0] = 1);
     item[0] = item[1] = rig_item(&r, 1);
     assert_int_equal(karat_client_attend(r.client, 0, item, 2, &error), KARAT_E_ARG); /* the same session */
     assert_int_equal(karat_client_attend(r.client, 2, item, 1, &error), KARAT_E_ARG);
@@ -334,8 +336,9 @@ static void calls_are_checked(void **state)
     assert_int_equal(karat_session_tokens(NULL, 0), 0);
     assert_int_equal(karat_session_tokens(r.session, 2), 0);
     assert_int_equal(karat_client_ask_stats(r.client, NULL, &error), KARAT_E_ARG);
-    assert_int_equal(karat_client_selection(r.client, 2, &lists, &units, &unit_tokens, &error), KARAT_E_ARG);
-    assert_int_equal(karat_client_selection(r.client, 0, NULL, &units, &unit_tokens, &error), KARAT_E_ARG);
+    assert_int_equal(karat_client_plan_of(r.client, 2, &plan, &error), KARAT_E_ARG);
+    assert_int_equal(karat_client_plan_of(r.client, 0, NULL, &error), KARAT_E_ARG);
+    assert_int_equal(karat_client_plan_of(NULL, 0, &plan, &error), KARAT_E_ARG);
     karat_client_disconnect(NULL);
 
     item[0] = rig_item(&r, 1);
@@ -493,16 +496,17 @@ static karat_status meet(liar *n, karat_error *error)
                                           .key_bytes = sizeof ECHO_KEY - 1,
                                           .timeout_ms = 3000,
                                           .message_bytes_max = 1 << 20};
-    uint32_t lists, units, unit_tokens, count[64], unit[4096];
+    karat_client_plan plan = {.struct_size = sizeof plan};
+    uint32_t count[64], unit[4096];
     karat_status status = karat_client_connect("127.0.0.1", kr_ucx_port(n->listener), &options, &r.client,
                                                error);
 
     if (status != KARAT_OK)
         return status;
     api_configure(r.client, &small);
-    api_ok(karat_client_selection(r.client, 1, &lists, &units, &unit_tokens, error), error);
-    n->lists = lists;
-    assert_true(lists <= 64 && lists * units <= 4096);
+    api_ok(karat_client_plan_of(r.client, 1, &plan, error), error);
+    n->lists = plan.lists;
+    assert_true(plan.lists <= 64 && plan.lists * plan.units_max <= 4096);
     status = karat_session_open(r.client, 100, 1, &r.session, error);
     if (status == KARAT_OK) {
         karat_attend_item item = rig_item(&r, 1);
