@@ -500,7 +500,7 @@ static kr_status choose_methods(evaluation *e, kr_err *err)
     const kr_eval_options *o = e->options;
     e->method[e->methods++] = &kr_eval_methods[0];
     for (uint32_t i = 1; o->method_count == 0 && i < kr_eval_method_count; i++)
-        if (kr_eval_methods[i].training_free)
+        if (kr_eval_method_is_default(&kr_eval_methods[i], e->model))
             e->method[e->methods++] = &kr_eval_methods[i];
     for (uint32_t i = 0; i < o->method_count; i++) {
         const kr_eval_method *method;

@@ -24,7 +24,8 @@ enum { KR_EVAL_METHODS_MAX = 16, KR_EVAL_LIST_MAX = 16, KR_EVAL_NEEDLES_MAX = 32
 
 typedef struct {
     const char *model_path, *text_path;
-    const char *methods[KR_EVAL_METHODS_MAX]; /* "dense" is always there; method_count 0: the training-free */
+    const char *methods[KR_EVAL_METHODS_MAX]; /* "dense" is always there; method_count 0: the model's own
+                                                 and the training-free */
     uint32_t method_count;
     uint32_t budgets[KR_EVAL_LIST_MAX];
     uint32_t budget_count;

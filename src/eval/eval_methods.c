@@ -129,6 +129,17 @@ kr_status kr_eval_method_find(const char *name, kr_eval_method *outside, const k
     return KR_OK;
 }
 
+bool kr_eval_method_is_default(const kr_eval_method *method, const kr_model *model)
+{
+    if (method->training_free)
+        return model->attention == KR_ATTENTION_GQA;
+    if (strcmp(method->name, "dsa") == 0)
+        return model->indexer == KR_INDEXER_DSA;
+    if (strcmp(method->name, "msa") == 0)
+        return model->indexer == KR_INDEXER_BLOCK;
+    return strcmp(method->name, "seer") == 0 && model->gates.dim != 0;
+}
+
 kr_method_config kr_eval_method_config(const kr_eval_method *method, uint32_t budget, uint64_t context,
                                        const kr_model *model)
 {

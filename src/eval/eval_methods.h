@@ -27,6 +27,9 @@ extern const uint32_t kr_eval_method_count;
  * made in the caller's *outside. KR_E_NOT_FOUND names the methods. */
 kr_status kr_eval_method_find(const char *name, kr_eval_method *outside, const kr_eval_method **method,
                               kr_err *err);
+/* Whether it is compared when no method is named: the model's own ones, and those that need no training
+ * where they can run. */
+bool kr_eval_method_is_default(const kr_eval_method *method, const kr_model *model);
 /* Name, budget and parameters; the rest is 0. */
 kr_method_config kr_eval_method_config(const kr_eval_method *method, uint32_t budget, uint64_t context,
                                        const kr_model *model);

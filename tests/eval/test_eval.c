@@ -91,6 +91,23 @@ static void covering_budget_is_dense(void **state)
 }
 
 /* Same kernels over the same list: not a bit differs. */
+/* Without names, the model's own method is measured, beside those that can run on it. */
+static void the_models_own_method_is_a_default(void **state)
+{
+    (void)state;
+    kr_eval_options o = options_of(NULL);
+    o.method_count = 0;
+    o.model_path = "tests/fixtures/learned/deepseek";
+    o.budgets[0] = 64;
+    o.budget_count = 1;
+    kr_eval_result r = evaluate(&o);
+    assert_int_equal(r.rows, 2);
+    assert_string_equal(r.row[1].method, "dsa");
+    assert_true(r.row[1].attention.attended == 64);
+    assert_true(r.row[1].attention.recall < 1);
+    kr_eval_free(&r);
+}
+
 static void covering_quest_is_dense_exactly(void **state)
 {
     (void)state;
@@ -495,11 +512,17 @@ static void reports_say_what_was_measured(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(dense_is_its_own_measure),        cmocka_unit_test(covering_budget_is_dense),
-        cmocka_unit_test(covering_quest_is_dense_exactly), cmocka_unit_test(recall_grows_with_budget),
-        cmocka_unit_test(same_at_any_threads_and_chunk),   cmocka_unit_test(agrees_with_a_plain_run),
-        cmocka_unit_test(passages_are_averaged),           cmocka_unit_test(passkeys_are_planted),
-        cmocka_unit_test(refuses_before_it_runs),          cmocka_unit_test(reports_say_what_was_measured),
+        cmocka_unit_test(dense_is_its_own_measure),
+        cmocka_unit_test(covering_budget_is_dense),
+        cmocka_unit_test(the_models_own_method_is_a_default),
+        cmocka_unit_test(covering_quest_is_dense_exactly),
+        cmocka_unit_test(recall_grows_with_budget),
+        cmocka_unit_test(same_at_any_threads_and_chunk),
+        cmocka_unit_test(agrees_with_a_plain_run),
+        cmocka_unit_test(passages_are_averaged),
+        cmocka_unit_test(passkeys_are_planted),
+        cmocka_unit_test(refuses_before_it_runs),
+        cmocka_unit_test(reports_say_what_was_measured),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
