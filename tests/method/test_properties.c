@@ -1,6 +1,8 @@
 /* What holds for every method with keys as rows: the output does not depend on prompt chunks, on the
- * order in which parts run, on threads, or on the variants of the ops; a budget that covers the context
- * gives dense attention; a second turn is deterministic; plans refuse what they cannot do. */
+ * order in which parts run, on threads, or on the variants of the ops (learned methods get random index
+ * rows); a budget that covers the context gives dense attention; a second turn is deterministic; plans
+ * refuse what they cannot do. */
+#include "method/native.h"
 #include "method/trained.h"
 #include "method/training_free.h"
 #include "ops/variants.h"
@@ -49,13 +51,17 @@ static kr_ops fastest(void)
 {
     kr_ops ops = kr_ops_scalar;
 
-#define TAKE(op)                                            \
-    for (int v = 0; kr_##op##_variants[v].run != NULL; v++) \
-        if (kr_##op##_variants[v].variant.usable()) {       \
-            ops.op = kr_##op##_variants[v].run;             \
-            break;                                          \
+/* The first that keeps the bits: the BF16 dots of dsa_score and block_score do not. */
+#define TAKE(op)                                                          \
+    for (int v = 0; kr_##op##_variants[v].run != NULL; v++)               \
+        if (kr_##op##_variants[v].variant.usable() &&                     \
+            strstr(kr_##op##_variants[v].variant.name, "bf16") == NULL) { \
+            ops.op = kr_##op##_variants[v].run;                           \
+            break;                                                        \
         }
     TAKE(attend_rows)
+    TAKE(dsa_score)
+    TAKE(block_score)
     TAKE(row_dot)
     TAKE(channel_dot)
     TAKE(softmax)
@@ -68,33 +74,100 @@ static kr_ops fastest(void)
 
 static size_t output_bytes(void) { return sizeof(float) * TOKENS * HEADS * D; }
 
+/* Five runs over the same inputs: chunks, reversed parts, the fastest ops, threads. */
+static void same_bits(const kr_method *method, kr_method_config config, kr_attention_shape of, const feed *f)
+{
+    static const uint32_t chunks[] = {PROMPT, 1, 64, 129, 200};
+    const size_t bytes = sizeof(float) * TOKENS * of.heads * of.value_dim;
+    const kr_ops fast = fastest();
+    float *want = session_memory(bytes, 0), *got = session_memory(bytes, 0);
+    kr_team *team;
+    kr_err err;
+
+    assert_int_equal(kr_team_create(&team, 4, NULL, &err), KR_OK);
+    for (int k = 0; k < 5; k++) {
+        session *s = session_open(method, config, of, TOKENS, PROMPT);
+
+        s->reverse = k % 2;
+        s->team = k == 4 ? team : NULL;
+        s->ops = k < 2 ? &kr_ops_scalar : &fast;
+        feed_run(s, f, PROMPT, chunks[k], k == 0 ? want : got);
+        if (k > 0 && memcmp(want, got, bytes) != 0)
+            fail_msg("%s: run %d differs from run 0", method->name, k);
+        assert_int_equal(s->nan_count, 0);
+        session_close(s);
+    }
+    kr_team_destroy(team);
+    free(want), free(got);
+}
+
 static void same_bits_whatever_the_order(void **state)
 {
     (void)state;
     kr_rng rng = test_rng("properties");
-    static const uint32_t chunks[] = {PROMPT, 1, 64, 129, 200};
-    kr_team *team;
-    kr_err err;
-    const kr_ops fast = fastest();
     feed f = feed_random(&rng, &shape, TOKENS);
-    assert_int_equal(kr_team_create(&team, 4, NULL, &err), KR_OK);
-    float *want = session_memory(output_bytes(), 0), *got = session_memory(output_bytes(), 0);
 
     for (int m = 0; m < SUBJECTS; m++)
-        for (int k = 0; k < 5; k++) {
-            session *s = session_open(subjects[m].method, subjects[m].sparse, shape, TOKENS, PROMPT);
+        same_bits(subjects[m].method, subjects[m].sparse, shape, &f);
+    feed_free(&f);
+}
 
-            s->reverse = k % 2;
-            s->team = k == 4 ? team : NULL;
-            s->ops = k < 2 ? &kr_ops_scalar : &fast;
-            feed_run(s, &f, PROMPT, chunks[k], k == 0 ? want : got);
-            if (k > 0 && memcmp(want, got, output_bytes()) != 0)
-                fail_msg("%s: run %d differs from run 0", subjects[m].method->name, k);
-            assert_int_equal(s->nan_count, 0);
-            session_close(s);
+enum { INDEX_HEADS = 4, INDEX_DIM = 32 };
+
+/* Rows of bytes: E4M3 codes without the NaN ones, or BF16 normals, then F32 normals. */
+static uint8_t *index_rows(kr_rng *rng, uint32_t codes, uint32_t halves, uint32_t floats, uint32_t bytes)
+{
+    uint8_t *rows = session_memory((size_t)TOKENS * bytes, 0);
+
+    assert_int_equal(codes + 2 * halves + 4 * floats, bytes);
+    for (uint8_t *at = rows; at < rows + (size_t)TOKENS * bytes;) {
+        for (uint32_t i = 0; i < codes; i++)
+            *at++ = kr_e4m3_from_f32((float)kr_rng_normal(rng));
+        for (uint32_t i = 0; i < halves; i++, at += 2) {
+            const uint16_t half = kr_bf16_from_f32((float)kr_rng_normal(rng));
+            memcpy(at, &half, 2);
         }
-    kr_team_destroy(team);
-    free(want), free(got);
+        for (uint32_t i = 0; i < floats; i++, at += 4) {
+            const float x = (float)kr_rng_normal(rng);
+            memcpy(at, &x, 4);
+        }
+    }
+    return rows;
+}
+
+static void same_bits_of_learned_methods(void **state)
+{
+    (void)state;
+    kr_rng rng = test_rng("learned");
+    const kr_attention_shape latent = {.heads = HEADS,
+                                       .kv_heads = 1,
+                                       .key_dim = 48,
+                                       .value_dim = 32,
+                                       .latent = true,
+                                       .kv_dtype = KR_BF16,
+                                       .softmax_scale = 0.2f,
+                                       .layers = 1};
+    kr_method_config dsa = {.budget = 60, .unit = 1}, msa = {.budget = 64, .unit = 16};
+    feed f = feed_random(&rng, &latent, TOKENS);
+
+    dsa.parameter[KR_NATIVE_HEADS] = INDEX_HEADS, msa.parameter[KR_NATIVE_HEADS] = KV;
+    dsa.parameter[KR_NATIVE_DIM] = msa.parameter[KR_NATIVE_DIM] = INDEX_DIM;
+    f.index_query = index_rows(&rng, INDEX_HEADS * INDEX_DIM, 0, INDEX_HEADS, INDEX_HEADS * (INDEX_DIM + 4));
+    f.index_key = index_rows(&rng, INDEX_DIM, 0, 1, INDEX_DIM + 4);
+    same_bits(&kr_method_dsa, dsa, latent, &f);
+    feed_free(&f);
+
+    f = feed_random(&rng, &shape, TOKENS);
+    f.index_query = index_rows(&rng, 0, KV * INDEX_DIM, 0, 2 * KV * INDEX_DIM);
+    f.index_key = index_rows(&rng, 0, INDEX_DIM, 0, 2 * INDEX_DIM);
+    same_bits(&kr_method_msa, msa, shape, &f);
+    free(f.index_key);
+    f.index_key = index_rows(&rng, 0, KV * INDEX_DIM, 0, 2 * KV * INDEX_DIM);
+    for (uint32_t mode = KR_SEER_TOPK; mode <= KR_SEER_THRESHOLD; mode++)
+        same_bits(&kr_method_seer,
+                  (kr_method_config){
+                      .budget = 64, .unit = 16, .mode = mode, .threshold = 0.05f, .parameter = {INDEX_DIM}},
+                  shape, &f);
     feed_free(&f);
 }
 
@@ -217,11 +290,9 @@ static void plans_refuse_mla(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits_whatever_the_order),
-        cmocka_unit_test(covering_budget_is_dense),
-        cmocka_unit_test(lists_are_ascending_and_sparse),
-        cmocka_unit_test(second_turn_is_deterministic),
-        cmocka_unit_test(plans_refuse_mla),
+        cmocka_unit_test(same_bits_whatever_the_order), cmocka_unit_test(same_bits_of_learned_methods),
+        cmocka_unit_test(covering_budget_is_dense),     cmocka_unit_test(lists_are_ascending_and_sparse),
+        cmocka_unit_test(second_turn_is_deterministic), cmocka_unit_test(plans_refuse_mla),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
