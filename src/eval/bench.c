@@ -48,9 +48,9 @@ static void fill_pool(bench *b, bench_fill fill)
         return;
     for (size_t i = 0; i < FILL_BLOCK; i += 2) {
         const float x = (float)kr_rng_normal(&rng), y = (float)kr_rng_normal(&rng);
-        const uint16_t half = kr_bf16_from_f32(x);
+        const uint16_t half = fill == BENCH_FILL_F16 ? kr_f16_from_f32(x) : kr_bf16_from_f32(x);
 
-        if (fill == BENCH_FILL_BF16) {
+        if (fill != BENCH_FILL_E4M3) {
             memcpy(b->pool.base + i, &half, 2);
         } else {
             b->pool.base[i] = kr_e4m3_from_f32(20.0f * x);
@@ -143,19 +143,53 @@ static void measure_case(bench *b, const bench_case *c, bool cold)
     row.share_low = bench_percentile(s.share, row.kept, 0.1);
     row.share_high = bench_percentile(s.share, row.kept, 0.9);
     row.share = bench_percentile(s.share, row.kept, 0.5);
-    kr_log(KR_LOG_INFO, "bench: %s %s, %s, %s: %.0f %% of its limit, %u of %u repeats kept", c->kernel,
-           c->variant, c->shape, cold ? "cold" : "warm", 100 * row.share, row.kept, row.total);
+    if (row.kept == 0)
+        kr_log(KR_LOG_WARN, "bench: %s %s, %s, %s: no thread kept its CPU in any of %u repeats", c->kernel,
+               c->variant, c->shape, cold ? "cold" : "warm", row.total);
+    else
+        kr_log(KR_LOG_INFO, "bench: %s %s, %s, %s: %.0f %% of its limit, %u of %u repeats kept", c->kernel,
+               c->variant, c->shape, cold ? "cold" : "warm", 100 * row.share, row.kept, row.total);
     if (r->rows < KR_BENCH_ROWS_MAX)
         r->row[r->rows++] = row;
 }
 
-static void visit_case(const bench_case *c, void *context)
+static void note_absent(bench *b, const char *kernel, const char *variant, const char *why)
+{
+    kr_bench_result *r = b->result;
+    const kr_bench_absent *last = r->absent_rows > 0 ? &r->absent[r->absent_rows - 1] : NULL;
+
+    if (last != NULL && strcmp(last->kernel, kernel) == 0 && strcmp(last->variant, variant) == 0)
+        return; /* at another shape */
+    if (r->absent_rows < KR_BENCH_ABSENT_MAX)
+        r->absent[r->absent_rows++] = (kr_bench_absent){kernel, variant, why};
+}
+
+/* Units that no kernel can be held against here, and the FP16 kernels that do not exist. */
+static void note_units(bench *b)
+{
+    static const char *const no_fp16 = "karat does no arithmetic in FP16: its top-k would not be exact "
+                                       "(docs/fp16-scan.md); F16 caches are widened to F32";
+
+    for (const kr_probe *p = kr_probes; p->name != NULL; p++)
+        if (!p->usable())
+            note_absent(b, "unit", p->name, "not on this CPU");
+    if (b->options.only == NULL || strstr("dsa_score", b->options.only) != NULL)
+        note_absent(b, "dsa_score", "fp16", no_fp16);
+    if (b->options.only == NULL || strstr("attend_rows", b->options.only) != NULL)
+        note_absent(b, "attend_rows", "fp16", no_fp16);
+}
+
+static void visit_case(const bench_case *c, bool usable, void *context)
 {
     bench *b = context;
 
     if (b->options.only != NULL && strstr(c->kernel, b->options.only) == NULL)
         return;
     b->matched++;
+    if (!usable) {
+        note_absent(b, c->kernel, c->variant, "not on this CPU");
+        return;
+    }
     measure_case(b, c, true);
     measure_case(b, c, false);
 }
@@ -353,6 +387,7 @@ kr_status kr_bench_run(const kr_bench_options *options, kr_bench_result *result,
     kr_cpu_choose(1, &ops, &probe);
     memcpy(result->cpu, probe.cpu, sizeof result->cpu);
     if (status == KR_OK) {
+        note_units(&b);
         bench_each_case(visit_case, &b);
         measure_selection(&b);
         if (b.matched == 0)

@@ -56,7 +56,12 @@ typedef struct {
     uint32_t kept, total;
 } kr_bench_select_row;
 
-enum { KR_BENCH_ROWS_MAX = 64 };
+/* What this CPU cannot run, or karat does not have: named, so that no row is missing without a word. */
+typedef struct {
+    const char *kernel, *variant, *why;
+} kr_bench_absent;
+
+enum { KR_BENCH_ROWS_MAX = 96, KR_BENCH_ABSENT_MAX = 32 };
 
 typedef struct {
     kr_bench_options options;
@@ -66,12 +71,19 @@ typedef struct {
     uint32_t rows;
     kr_bench_select_row select[KR_BENCH_ROWS_MAX];
     uint32_t select_rows;
+    kr_bench_absent absent[KR_BENCH_ABSENT_MAX];
+    uint32_t absent_rows;
 } kr_bench_result;
 
 /* Takes minutes; progress goes to base/log. KR_E_MEMORY names the pool, KR_E_ARG an unknown kernel. */
 kr_status kr_bench_run(const kr_bench_options *options, kr_bench_result *result, kr_err *err);
 
-/* Tables (kernels; selection; time of whole contexts), and the same as one JSON object. */
+/* The command line that measures the same again, into text. */
+enum { KR_BENCH_COMMAND_BYTES = 256 };
+void kr_bench_command(const kr_bench_options *options, char text[KR_BENCH_COMMAND_BYTES]);
+
+/* Tables (kernels; selection; time of whole contexts; what is absent), and the same as one JSON object,
+ * with the command. */
 kr_status kr_bench_print(const kr_bench_result *result, FILE *out, kr_err *err);
 kr_status kr_bench_json(const kr_bench_result *result, json_t **root, kr_err *err);
 /* A roofline picture: achieved against intensity. */

@@ -115,7 +115,7 @@ static void run_attend_rows(bench_thread *t, const void *context)
             .positions = KR_ATTEND_POSITIONS_MAX,
             .key_dim = c->dim,
             .value_dim = c->value_dim,
-            .type = KR_BF16,
+            .type = c->fill == BENCH_FILL_F16 ? KR_F16 : KR_BF16,
             .scale = 0.05f,
             .scratch = m->op,
             .maximum = m->maximum,
@@ -253,20 +253,21 @@ static bench_case with_work(bench_case c)
     return c;
 }
 
-#define VISIT(OP, SHAPES)                                                                     \
-    for (size_t s = 0; s < sizeof SHAPES / sizeof *SHAPES; s++)                               \
-        for (size_t v = 0; kr_##OP##_variants[v].run != NULL; v++) {                          \
-            bench_case c = SHAPES[s];                                                         \
-                                                                                              \
-            c.kernel = #OP, c.run = run_##OP, c.fn.OP = kr_##OP##_variants[v].run;            \
-            c.variant = kr_##OP##_variants[v].variant.name;                                   \
-            if (kr_##OP##_variants[v].variant.usable() && strcmp(c.variant, "scalar") != 0) { \
-                c = with_work(c);                                                             \
-                visit(&c, context);                                                           \
-            }                                                                                 \
+#define VISIT(OP, SHAPES)                                                          \
+    for (size_t s = 0; s < sizeof SHAPES / sizeof *SHAPES; s++)                    \
+        for (size_t v = 0; kr_##OP##_variants[v].run != NULL; v++) {               \
+            bench_case c = SHAPES[s];                                              \
+                                                                                   \
+            c.kernel = #OP, c.run = run_##OP, c.fn.OP = kr_##OP##_variants[v].run; \
+            c.variant = kr_##OP##_variants[v].variant.name;                        \
+            if (strcmp(c.variant, "scalar") != 0) {                                \
+                c = with_work(c);                                                  \
+                visit(&c, kr_##OP##_variants[v].variant.usable(), context);        \
+            }                                                                      \
         }
 
 #define E4M3 BENCH_FILL_E4M3
+#define F16 BENCH_FILL_F16
 #define BF16 BENCH_FILL_BF16
 #define SHAPE(text, content, h, d, vd, t, run)                                              \
     {                                                                                       \
@@ -284,6 +285,8 @@ static const bench_case rows_shapes[] = {
     SHAPE("DeepSeek-V3.2 MLA, 128 heads", BF16, 128, 576, 512, 1024, 1),
     SHAPE("GLM-5.2 MLA, 64 heads", BF16, 64, 576, 512, 1024, 1),
     SHAPE("MiniMax-M3 group of 16, blocks of 128", BF16, 16, 128, 128, 2048, 128),
+    SHAPE("DeepSeek-V3.2 MLA, 128 heads, F16 cache", F16, 128, 576, 512, 1024, 1),
+    SHAPE("MiniMax-M3 group of 16, F16 cache", F16, 16, 128, 128, 2048, 128),
     SHAPE("LLaMA-3-70B group of 8, single tokens", BF16, 8, 128, 128, 2048, 1),
     SHAPE("LLaMA-3-70B one head, pages of 16", BF16, 1, 128, 128, 2048, 16),
 };
@@ -295,7 +298,7 @@ static const bench_case channel_shapes[] = {
     SHAPE("LLaMA-3-70B SparQ, 32 of 128 channels", BF16, 8, 32, 128, 8192, 128)};
 static const bench_case page_shapes[] = {SHAPE("LLaMA-3-70B Quest, group of 8", BF16, 8, 128, 0, 32768, 16)};
 
-void bench_each_case(void (*visit)(const bench_case *c, void *context), void *context)
+void bench_each_case(void (*visit)(const bench_case *c, bool usable, void *context), void *context)
 {
     VISIT(dsa_score, dsa_shapes)
     VISIT(block_score, block_shapes)

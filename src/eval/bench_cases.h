@@ -5,7 +5,7 @@
 #include "eval/bench_window.h"
 #include "ops/variants.h"
 
-typedef enum { BENCH_FILL_E4M3, BENCH_FILL_BF16 } bench_fill;
+typedef enum { BENCH_FILL_E4M3, BENCH_FILL_F16, BENCH_FILL_BF16 } bench_fill;
 
 typedef union {
     kr_dsa_score_fn dsa_score;
@@ -30,8 +30,9 @@ typedef struct bench_case {
     double flops, bytes;            /* of one window */
 } bench_case;
 
-/* Calls visit for each usable variant (scalar left out) of each kernel at each shape. */
-void bench_each_case(void (*visit)(const bench_case *c, void *context), void *context);
+/* Calls visit for each variant (scalar left out) of each kernel at each shape; usable says whether this
+ * CPU can run it. */
+void bench_each_case(void (*visit)(const bench_case *c, bool usable, void *context), void *context);
 
 /* Scratch a thread needs. */
 size_t bench_scratch_bytes(void);

@@ -115,6 +115,21 @@ static void add_contexts(const kr_bench_result *r, kr_table *t)
         }
 }
 
+static const kr_column absent_columns[] = {
+    {"kernel", NULL, "kernel", 0},
+    {"variant", NULL, "variant", 0},
+    {"why", NULL, "why", 0},
+};
+
+static void add_absent(const kr_bench_result *r, kr_table *t)
+{
+    for (uint32_t i = 0; i < r->absent_rows; i++) {
+        kr_table_text(t, "%s", r->absent[i].kernel);
+        kr_table_text(t, "%s", r->absent[i].variant);
+        kr_table_text(t, "%s", r->absent[i].why);
+    }
+}
+
 #define COUNT(array) (uint32_t)(sizeof array / sizeof *array)
 
 typedef struct {
@@ -129,18 +144,34 @@ static const section sections[] = {
     {"Exact top-k, one thread", "selection", select_columns, COUNT(select_columns), add_selection},
     {"One scan of a whole context, derived from the cold windows", "contexts", context_columns,
      COUNT(context_columns), add_contexts},
+    {"Not measured", "absent", absent_columns, COUNT(absent_columns), add_absent},
 };
+
+void kr_bench_command(const kr_bench_options *o, char text[KR_BENCH_COMMAND_BYTES])
+{
+    int used = snprintf(text, KR_BENCH_COMMAND_BYTES, "karat bench --threads %u --seconds %g --pool %lluM",
+                        o->threads, o->seconds, (unsigned long long)(o->pool_bytes >> 20));
+
+    for (uint32_t i = 0; i < o->context_count && used < KR_BENCH_COMMAND_BYTES; i++)
+        used += snprintf(text + used, KR_BENCH_COMMAND_BYTES - (size_t)used, "%s%llu",
+                         i == 0 ? " --contexts " : ",", (unsigned long long)o->contexts[i]);
+    if (o->only != NULL && used < KR_BENCH_COMMAND_BYTES)
+        snprintf(text + used, KR_BENCH_COMMAND_BYTES - (size_t)used, " --only %s", o->only);
+}
 
 kr_status kr_bench_print(const kr_bench_result *result, FILE *out, kr_err *err)
 {
     kr_status status = KR_OK;
-    char flops[KR_NUMBER_BYTES], bytes[KR_NUMBER_BYTES], pool[KR_NUMBER_BYTES];
+    char flops[KR_NUMBER_BYTES], bytes[KR_NUMBER_BYTES], pool[KR_NUMBER_BYTES],
+        command[KR_BENCH_COMMAND_BYTES];
 
     kr_number_si(result->f32_flops, flops);
     kr_number_si(result->read_bytes, bytes);
     kr_number_binary((double)result->options.pool_bytes, pool);
-    fprintf(out, "%s; %u thread%s; F32 FMA %sFLOP/s, cold read %sB/s, pool of %sB\n", result->cpu,
-            result->options.threads, result->options.threads == 1 ? "" : "s", flops, bytes, pool);
+    kr_bench_command(&result->options, command);
+    fprintf(out, "%s\n%s; %u thread%s; F32 FMA %sFLOP/s, cold read %sB/s, pool of %sB\n", command,
+            result->cpu, result->options.threads, result->options.threads == 1 ? "" : "s", flops, bytes,
+            pool);
     for (size_t i = 0; i < sizeof sections / sizeof *sections && status == KR_OK; i++) {
         kr_table table;
 
@@ -157,8 +188,11 @@ kr_status kr_bench_print(const kr_bench_result *result, FILE *out, kr_err *err)
 
 kr_status kr_bench_json(const kr_bench_result *result, json_t **root, kr_err *err)
 {
-    json_t *object = json_pack("{s:s, s:I, s:f, s:f, s:I}", "cpu", result->cpu, "threads",
-                               (json_int_t)result->options.threads, "f32_flop_per_s",
+    char command[KR_BENCH_COMMAND_BYTES];
+
+    kr_bench_command(&result->options, command);
+    json_t *object = json_pack("{s:s, s:s, s:I, s:f, s:f, s:I}", "command", command, "cpu", result->cpu,
+                               "threads", (json_int_t)result->options.threads, "f32_flop_per_s",
                                isfinite(result->f32_flops) ? result->f32_flops : 0.0, "read_bytes_per_s",
                                isfinite(result->read_bytes) ? result->read_bytes : 0.0, "pool_bytes",
                                (json_int_t)result->options.pool_bytes);
@@ -185,17 +219,20 @@ kr_status kr_bench_json(const kr_bench_result *result, json_t **root, kr_err *er
 kr_status kr_bench_svg(const kr_bench_result *result, FILE *out, kr_err *err)
 {
     enum { MOST = KR_CHART_SERIES_MAX - 2, NAME = 64 };
-    char name[MOST][NAME];
+    char name[MOST][NAME], note[KR_BENCH_COMMAND_BYTES + sizeof result->cpu + 4],
+        command[KR_BENCH_COMMAND_BYTES];
     const char *names[MOST];
     double intensity[MOST], achieved[MOST];
     kr_roofline chart = {.title = "Kernels under the roofline, cold",
-                         .note = result->cpu,
+                         .note = note,
                          .peak_flops = result->f32_flops,
                          .bandwidth_bytes = result->read_bytes,
                          .names = names,
                          .intensity = intensity,
                          .achieved_flops = achieved};
 
+    kr_bench_command(&result->options, command);
+    snprintf(note, sizeof note, "%s: %s", result->cpu, command);
     /* One point a kernel and shape: its fastest variant. */
     for (uint32_t i = 0; i < result->rows; i++) {
         const kr_bench_row *row = &result->row[i];

@@ -47,15 +47,20 @@ static void tiny_run(void **state)
 #if defined(__x86_64__)
     if (result.rows > 0)
         assert_non_null(strstr(text, "MiniMax-M3"));
+    assert_non_null(strstr(text, "Not measured")); /* no CPU has every unit */
 #endif
+    assert_non_null(strstr(
+        text, "karat bench --threads 1 --seconds 0.2 --pool 64M --contexts 8192 --only block_score\n"));
     free(text);
     assert_int_equal(kr_bench_json(&result, &root, &err), KR_OK);
     assert_int_equal(json_array_size(json_object_get(root, "kernels")), result.rows);
+    assert_non_null(strstr(json_string_value(json_object_get(root, "command")), "--pool 64M"));
     json_decref(root);
     out = open_memstream(&text, &size);
     assert_int_equal(kr_bench_svg(&result, out, &err), KR_OK);
     fclose(out);
     assert_non_null(strstr(text, "<svg"));
+    assert_non_null(strstr(text, "--only block_score"));
     free(text);
 }
 

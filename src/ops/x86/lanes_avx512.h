@@ -46,18 +46,6 @@ static inline kr_lanes lanes_from_f16(const uint16_t *p)
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
 
-/* 16 E4M3 codes. Exponent and mantissa bits, moved to F32's place, give the value times 2^-120,
- * subnormals included; the product is exact. */
-static inline kr_lanes lanes_from_e4m3(const uint8_t *p)
-{
-    const __m512i b = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
-    const __m512i low = _mm512_and_si512(b, _mm512_set1_epi32(0x7f));
-    const __m512i sign = _mm512_slli_epi32(_mm512_srli_epi32(b, 7), 31);
-    const __mmask16 nan = _mm512_cmpeq_epi32_mask(low, _mm512_set1_epi32(0x7f));
-    const __m512 x = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(low, 20)), _mm512_set1_ps(0x1p120f));
-    const __m512 value = _mm512_or_ps(x, _mm512_castsi512_ps(sign));
-    return _mm512_mask_mov_ps(value, nan, _mm512_set1_ps(__builtin_nanf("")));
-}
 /* x < 0 ? 0 : x; NaN stays. */
 static inline kr_lanes lanes_relu(kr_lanes x) { return _mm512_max_ps(_mm512_setzero_ps(), x); }
 /* Sums 16 chains by halves. */
