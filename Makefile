@@ -10,7 +10,10 @@
 #   make format         rewrite the sources with clang-format; format-check only looks
 #   make tidy           clang-tidy
 #   make oracle         the comparisons with other people's software (Python, slow)
+#   make mutants        small changes to ops and methods, each of which a test must notice (minutes);
+#                       MUTANTS="--jobs 1 select" narrows it
 #   make bench          kernels beside this machine's limits
+#   make bench-ggml     ggml's lightning indexer beside ours: GGML=FOLDER of a built llama.cpp
 #   make demo           a small real model with its KV cache in a second process
 #   make examples       examples/, against include/ and libkarat.so alone
 #   make install        PREFIX=/usr/local, DESTDIR=
@@ -198,8 +201,15 @@ $(B)/tests/fuzz/run_%: $(B)/tests/fuzz/%.o $(B)/libkarat.a
 oracle:
 	tools/oracle.sh
 
+mutants:
+	@tools/deps.sh build
+	tools/mutants.py --build $(B) $(MUTANTS)
+
 bench: all
 	$(B)/karat bench $(BENCH_ARGS)
+
+bench-ggml: $(B)/libkarat.a
+	B=$(B) bench/peers/ggml_indexer.sh $(GGML)/ggml/include $(GGML)/build/bin
 
 demo:
 	@tools/deps.sh build
@@ -275,5 +285,6 @@ clean:
 	rm -rf $(B)
 
 FORCE:
-.PHONY: all test arm-test tests-built run-tests check tsan fuzz oracle bench demo examples format format-check tidy install clean FORCE
+.PHONY: all test arm-test tests-built run-tests check tsan fuzz oracle mutants bench bench-ggml demo examples format \
+        format-check tidy install clean FORCE
 .SECONDARY:

@@ -100,7 +100,7 @@ static void variants_agree(void **state)
             store_tile(&rng, type, dim);
             if (n >= 60 && u % 5 == 0) {
                 const float bad = n % 3 == 0 ? NAN : u % 2 ? INFINITY : 1e-40f;
-                kr_from_f32(type, &bad, tile, 1);
+                kr_from_f32(type, &bad, (uint8_t *)tile + u % TILE * kr_dtype_bytes(type), 1);
             }
             kr_page_bounds_scalar(&(kr_page_bounds_args){tile, 0, TILE, true, dim, type, bounds[u]});
             unit[u] = bounds[u];
