@@ -235,8 +235,8 @@ static counts collect_above(const kr_select_topk_args *a, float threshold, candi
     return c;
 }
 
-/* One score of each of KR_SELECT_SAMPLE equal stretches, at a place that keeps no step with any pattern in the
- * scores. */
+/* One score of each of KR_SELECT_SAMPLE equal stretches, at a place that keeps no step with any pattern
+ * in the scores. */
 static void take_sample(const kr_select_topk_args *a, float *sample)
 {
     for (uint64_t i = 0; i < KR_SELECT_SAMPLE; i++) {
