@@ -3,9 +3,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/team.h"
 #include "cli/commands.h"
-#include "cli/options.h"
+#include "cli/engine_options.h"
 #include "eval/eval.h"
 #include "eval/eval_text.h"
 
@@ -74,39 +73,16 @@ static const kr_option table[] = {
      .min = 1,
      .value = "N",
      .help = "decode steps whose attention is compared with dense"},
-    {.name = "dense-layers",
-     .type = KR_OPT_U32,
-     AT(dense_layers),
-     .max = KR_LAYERS_MAX,
-     .value = "N",
-     .help = "first layers that stay dense (default: each method's)"},
+    KR_OPTION_DENSE_LAYERS(offsetof(eval_options, dense_layers)),
     {.name = "needles",
      .type = KR_OPT_U32,
      AT(needles),
      .max = KR_EVAL_NEEDLES_MAX,
      .value = "N",
      .help = "prompts with a planted passkey for each context"},
-    {.name = "kv-dtype",
-     .alias = "kv-cache-dtype",
-     .type = KR_OPT_STRING,
-     AT(kv_dtype),
-     .value = "TYPE",
-     .help = "bf16, f16 or f32"},
-    {.name = "threads",
-     .letter = 't',
-     .type = KR_OPT_U32,
-     AT(threads),
-     .min = 1,
-     .max = KR_TEAM_THREADS_MAX,
-     .value = "N",
-     .help = "of compute side and memory node, which take turns"},
-    {.name = "prefill-chunk",
-     .type = KR_OPT_U32,
-     AT(chunk),
-     .min = 1,
-     .max = 4096,
-     .value = "TOKENS",
-     .help = "prompt tokens in one step"},
+    KR_OPTION_KV_DTYPE(offsetof(eval_options, kv_dtype), "bf16, f16 or f32"),
+    KR_OPTION_THREADS(offsetof(eval_options, threads), "of compute side and memory node, which take turns"),
+    KR_OPTION_PREFILL_CHUNK(offsetof(eval_options, chunk)),
     {.name = "html", .type = KR_OPT_STRING, AT(html), .value = "FILE", .help = "write one page with curves"},
     {.name = "json", .type = KR_OPT_FLAG, AT(json), .help = "print one JSON object instead of the table"},
 };

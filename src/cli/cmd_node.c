@@ -20,7 +20,7 @@
 #include "base/log.h"
 #include "cli/address.h"
 #include "cli/commands.h"
-#include "cli/options.h"
+#include "cli/engine_options.h"
 #include "method/outside.h"
 #include "node/node.h"
 #include "wire/payload.h"
@@ -45,8 +45,6 @@ typedef struct {
     bool bind, json;
 } node_options;
 
-static const char *const transports[] = {"auto", "shm", "tcp", NULL};
-
 static const kr_option table[] = {
     {.name = "listen",
      .letter = 'l',
@@ -54,17 +52,10 @@ static const kr_option table[] = {
      .at = offsetof(node_options, listen),
      .value = "HOST:PORT",
      .help = "address to listen at, and no other; port 0 lets the system choose"},
-    {.name = "key-file",
-     .type = KR_OPT_STRING,
-     .at = offsetof(node_options, key_file),
-     .value = "FILE",
-     .help = "pre-shared key that clients must hold; needed beyond loopback"},
-    {.name = "transport",
-     .type = KR_OPT_CHOICE,
-     .at = offsetof(node_options, transport),
-     .choices = transports,
-     .value = "KIND",
-     .help = "auto takes shared memory on one host and TCP between hosts"},
+    KR_OPTION_KEY_FILE(offsetof(node_options, key_file),
+                       "pre-shared key that clients must hold; needed beyond loopback"),
+    KR_OPTION_TRANSPORT(offsetof(node_options, transport),
+                        "auto takes shared memory on one host and TCP between hosts"),
     {.name = "devices",
      .type = KR_OPT_U32,
      .at = offsetof(node_options, devices),
@@ -268,7 +259,7 @@ static int print_ready(const node_options *o, const daemon_state *d, const kr_cl
             address, "port", (int)port, "epoch", (json_int_t)d->welcome.epoch, "devices", (int)o->devices,
             "threads_per_device", (int)o->threads_per_device, "memory_bytes", (json_int_t)o->memory,
             "sessions_max", (int)o->sessions_max, "message_bytes_max", (json_int_t)o->message_max,
-            "transport", transports[o->transport], "key", locked, "kernels", kr_node_path(d->node));
+            "transport", kr_cli_transports[o->transport], "key", locked, "kernels", kr_node_path(d->node));
         KR_CHECK(root != NULL);
         const bool failed = json_dumpf(root, stdout, JSON_COMPACT | JSON_PRESERVE_ORDER) != 0; /* one line */
         json_decref(root);
@@ -278,7 +269,7 @@ static int print_ready(const node_options *o, const daemon_state *d, const kr_cl
            "transport %s; %s; epoch %u; %s\n",
            address, o->devices, o->devices == 1 ? "" : "s", (double)o->memory / (1 << 20),
            o->threads_per_device, o->threads_per_device == 1 ? "" : "s", o->sessions_max,
-           transports[o->transport], locked ? "clients need the key" : "no key", d->welcome.epoch,
+           kr_cli_transports[o->transport], locked ? "clients need the key" : "no key", d->welcome.epoch,
            kr_node_path(d->node));
     return fflush(stdout) == 0 ? KR_EXIT_OK : KR_EXIT_FAILED;
 }

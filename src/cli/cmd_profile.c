@@ -9,9 +9,8 @@
 #include <unistd.h>
 
 #include "base/arena.h"
-#include "base/team.h"
 #include "cli/commands.h"
-#include "cli/options.h"
+#include "cli/engine_options.h"
 #include "eval/profile_study.h"
 #include "report/table.h"
 #include "sim/batch.h"
@@ -52,12 +51,7 @@ static const kr_option table[] = {
      .max = 8192,
      .value = "TOKENS,...",
      .help = "tokens a query attends to"},
-    {.name = "dense-layers",
-     .type = KR_OPT_U32,
-     AT(dense_layers),
-     .max = KR_LAYERS_MAX,
-     .value = "N",
-     .help = "first layers that stay dense (default: the method's)"},
+    KR_OPTION_DENSE_LAYERS(offsetof(profile_options, dense_layers)),
     {.name = "contexts",
      .letter = 'c',
      .type = KR_OPT_SIZES,
@@ -73,21 +67,9 @@ static const kr_option table[] = {
      .max = KR_PROFILE_ROWS_MAX,
      .value = "N",
      .help = "largest batch"},
-    {.name = "kv-dtype",
-     .alias = "kv-cache-dtype",
-     .type = KR_OPT_STRING,
-     AT(kv_dtype),
-     .value = "TYPE",
-     .help = "bf16, f16 or f32"},
-    {.name = "weights-f32", .type = KR_OPT_FLAG, AT(weights_f32), .help = "expand weights to F32"},
-    {.name = "threads",
-     .letter = 't',
-     .type = KR_OPT_U32,
-     AT(threads),
-     .min = 1,
-     .max = KR_TEAM_THREADS_MAX,
-     .value = "N",
-     .help = "of both sides together (default: the cores)"},
+    KR_OPTION_KV_DTYPE(offsetof(profile_options, kv_dtype), "bf16, f16 or f32"),
+    KR_OPTION_WEIGHTS_F32(offsetof(profile_options, weights_f32)),
+    KR_OPTION_THREADS(offsetof(profile_options, threads), "of both sides together (default: the cores)"),
     {.name = "steps",
      .type = KR_OPT_U32,
      AT(steps),

@@ -254,20 +254,17 @@ static kr_status generate(kr_run *run, kr_err *err)
 static kr_status execute(kr_run *run, const kr_engine_needs *needs, kr_err *err)
 {
     const kr_run_options *o = run->options;
-    kr_status status = start_nodes(run, needs, err);
+    kr_status status = o->save != NULL ? kr_msg_name_check(o->save, err) : KR_OK;
+    if (status == KR_OK)
+        status = kr_run_open_files(run, err);
+    if (status == KR_OK)
+        status = start_nodes(run, needs, err);
     if (status == KR_OK)
         status = kr_engine_create(&run->engine, &run->config, err);
-    if (status == KR_OK && o->dump_selection != NULL) {
-        run->selection = fopen(o->dump_selection, "w");
-        if (run->selection == NULL)
-            status = kr_fail(err, KR_E_IO, "%s: %s", o->dump_selection, strerror(errno));
-    }
     if (status == KR_OK)
         status = generate(run, err);
     if (status == KR_OK && o->save != NULL && run->session[0] != NULL)
         status = kr_session_save(run->session[0], o->save, err);
-    if (run->selection != NULL && fclose(run->selection) != 0 && status == KR_OK)
-        status = kr_fail(err, KR_E_IO, "%s: %s", o->dump_selection, strerror(errno));
     if (status == KR_OK)
         status = kr_run_write_files(run, err);
     if (status == KR_OK)
@@ -277,6 +274,7 @@ static kr_status execute(kr_run *run, const kr_engine_needs *needs, kr_err *err)
 
 static void clean_up(kr_run *run)
 {
+    kr_run_close_files(run);
     kr_engine_destroy(run->engine);
     for (uint32_t i = 0; run->options->memory_node.count != 0 && i < run->config.node_count; i++)
         run->node[i].link->close(run->node[i].link);
@@ -341,6 +339,26 @@ static int run_model(kr_run *run, char **texts, int text_count, kr_err *err)
     return KR_EXIT_OK;
 }
 
+/* Options that would have no effect together, or NULL. texts: prompts given as arguments. */
+static const char *find_contradiction(const kr_run_options *o, int texts)
+{
+    const bool remote = o->memory_node.count != 0, templated = o->chat || o->instruct;
+    if (o->chat && (o->json || texts > 0 || o->prompt != NULL || o->prompt_file != NULL))
+        return "--chat reads its lines from standard input; it takes no prompt and no --json";
+    if (o->chat && o->sessions > 1)
+        return "--chat is one session; --sessions is for prompts";
+    if (o->restore != NULL && (o->sessions > 1 || texts > 1))
+        return "--restore goes on with one session";
+    if (!templated && (o->system != NULL || o->chat_template != NULL))
+        return "--system and --chat-template belong to --chat and --instruct";
+    if (!remote && (o->key_file != NULL || o->transport != 0))
+        return "--key-file and --transport are for the nodes of --memory-node; none is given";
+    if (remote && (o->devices > 1 || o->memory != 0 || o->device_threads != 0))
+        return "--devices, --memory and --device-threads are for the node inside this process; a node of "
+               "--memory-node has its own";
+    return NULL;
+}
+
 int kr_cmd_run(int argc, char **argv)
 {
     kr_run_options options;
@@ -348,12 +366,9 @@ int kr_cmd_run(int argc, char **argv)
     int rest_count, status;
     if (!kr_run_parse(argc, argv, &options, &rest, &rest_count, &status))
         return status;
-    if (options.chat &&
-        (options.json || rest_count > 1 || options.prompt != NULL || options.prompt_file != NULL))
-        return kr_cli_misused("run",
-                              "--chat reads its lines from standard input; it takes no prompt and no --json");
-    if (options.restore != NULL && (options.sessions > 1 || rest_count > 1))
-        return kr_cli_misused("run", "--restore goes on with one session");
+    const char *contradiction = find_contradiction(&options, rest_count - 1);
+    if (contradiction != NULL)
+        return kr_cli_misused("run", "%s", contradiction);
     kr_err err = {0};
     kr_run *run = kr_alloc(sizeof *run);
     if (run == NULL)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
+#include "cli/engine_options.h"
 #include "cli/sim_options.h"
 #include "cli/sim_own.h"
 #include "plan/shares.h"
@@ -127,12 +128,7 @@ static const kr_option table[] = {
      .max = 1 << 20,
      .value = "N",
      .help = "with --machine: tokens that each session decodes"},
-    {.name = "kv-dtype",
-     .alias = "kv-cache-dtype",
-     .type = KR_OPT_STRING,
-     .at = AT(own.kv_dtype),
-     .value = "TYPE",
-     .help = "with --machine: bf16, f16 or f32"},
+    KR_OPTION_KV_DTYPE(AT(own.kv_dtype), "with --machine: bf16, f16 or f32"),
     {.name = "replay",
      .type = KR_OPT_STRING,
      .at = AT(own.replay),

@@ -7,6 +7,8 @@
 
 enum { SPIN_US = 50 };
 
+const char *const kr_cli_transports[] = {"auto", "shm", "tcp", NULL};
+
 kr_status kr_cli_connect(const char *address, kr_ucx_transport transport, const char *key_file,
                          uint64_t timeout_ns, kr_engine_node *node, kr_err *err)
 {

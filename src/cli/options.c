@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/num.h"
 #include "base/text.h"
@@ -243,11 +244,11 @@ static const kr_option *find_long(const kr_command_line *line, const char *word,
     return NULL;
 }
 
-static kr_status unknown_option(const kr_command_line *line, const char *word, size_t length, kr_err *err)
+/* The name or alias that word may have meant, or NULL. */
+static const char *nearest_option(const kr_command_line *line, const char *word)
 {
     const char *known[NAMES_MAX + 3] = {"help", "version"};
     uint32_t count = 2;
-    char copy[64];
 
     for (uint32_t i = 0; i < line->option_count && count + 2 < NAMES_MAX; i++) {
         if (line->options[i].name != NULL)
@@ -255,8 +256,15 @@ static kr_status unknown_option(const kr_command_line *line, const char *word, s
         if (line->options[i].alias != NULL)
             known[count++] = line->options[i].alias;
     }
+    return kr_text_nearest(word, known);
+}
+
+static kr_status unknown_option(const kr_command_line *line, const char *word, size_t length, kr_err *err)
+{
+    char copy[64];
+
     snprintf(copy, sizeof copy, "%.*s", (int)length, word);
-    const char *nearest = kr_text_nearest(copy, known);
+    const char *nearest = nearest_option(line, copy);
     if (nearest == NULL)
         return kr_fail(err, KR_E_ARG, "unknown option --%s; karat %s --help lists them", copy, line->command);
     return kr_fail(err, KR_E_ARG, "unknown option --%s (nearest: --%s)", copy, nearest);
@@ -365,6 +373,47 @@ static kr_status check_count(const kr_command_line *line, int count, char **rest
     return KR_OK;
 }
 
+static bool is_variable(const kr_command_line *line, const char *text, size_t bytes)
+{
+    for (uint32_t i = 0; i < line->option_count; i++) {
+        char variable[VARIABLE_BYTES];
+
+        if (line->options[i].name == NULL)
+            continue;
+        kr_option_variable(line->options[i].name, variable, sizeof variable);
+        if (names(variable, text, bytes))
+            return true;
+    }
+    return false;
+}
+
+/* Says of a variable that is nearly one of the command's that it is none. Others may be another
+ * command's, or a script's. */
+static void warn_of_variables(const kr_command_line *line)
+{
+    enum { PREFIX_BYTES = 6, WORD_BYTES_MIN = 4 };
+
+    for (char **entry = environ; *entry != NULL; entry++) {
+        const size_t bytes = strcspn(*entry, "=");
+        char word[VARIABLE_BYTES] = "", variable[VARIABLE_BYTES];
+        bool negated;
+
+        if (strncmp(*entry, "KARAT_", PREFIX_BYTES) != 0 || bytes < PREFIX_BYTES + WORD_BYTES_MIN ||
+            bytes >= sizeof word || is_variable(line, *entry, bytes))
+            continue;
+        for (size_t i = PREFIX_BYTES; i < bytes; i++)
+            word[i - PREFIX_BYTES] = (*entry)[i] == '_' ? '-' : (char)tolower((unsigned char)(*entry)[i]);
+        const char *nearest = nearest_option(line, word);
+        const kr_option *option = nearest != NULL ? find_long(line, nearest, strlen(nearest), &negated)
+                                                  : NULL;
+        if (option == NULL)
+            continue;
+        kr_option_variable(option->name, variable, sizeof variable);
+        fprintf(stderr, "karat %s: warning: %.*s is no option (nearest: %s)\n", line->command, (int)bytes,
+                *entry, variable);
+    }
+}
+
 bool kr_options_parse(const kr_command_line *line, int argc, char **argv, void *target, char ***rest,
                       int *rest_count, int *status)
 {
@@ -387,6 +436,7 @@ bool kr_options_parse(const kr_command_line *line, int argc, char **argv, void *
         *status = kr_cli_misused(line->command, "%s", err.text);
         return false;
     }
+    warn_of_variables(line);
     *rest = argv + 1;
     *rest_count = count;
     return true;

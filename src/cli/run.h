@@ -72,11 +72,11 @@ typedef struct {
     kr_session **session; /* [config.sessions_max] */
     kr_request *request;
     kr_generation generation;
-    FILE *selection;            /* --dump-selection */
-    bool show_progress, stream; /* stream: text goes out token by token */
-    uint64_t shown_ns;          /* when progress was last shown */
-    uint64_t planned_bytes;     /* of this process: the plan's classes that live here */
-    uint64_t resident_before;   /* kr_run_resident when the model's description and prompts were read */
+    FILE *selection, *record, *trace; /* --dump-selection, --record, --trace, or NULL */
+    bool show_progress, stream;       /* stream: text goes out token by token */
+    uint64_t shown_ns;                /* when progress was last shown */
+    uint64_t planned_bytes;           /* of this process: the plan's classes that live here */
+    uint64_t resident_before;         /* kr_run_resident when the model's description and prompts were read */
 } kr_run;
 
 /* Reads user lines and prints replies until the input ends. */
@@ -96,7 +96,10 @@ void kr_run_print_summary(kr_run *run);
 void kr_run_write_selection(void *context, const kr_selection *selection);
 void kr_run_show_prefill(void *context, uint64_t done, uint64_t all);
 void kr_run_show_packing(void *context, uint32_t done, uint32_t all);
-/* --record and --trace. */
-kr_status kr_run_write_files(const kr_run *run, kr_err *err);
+/* The files that --dump-selection, --record and --trace name: made before anything runs, so that one
+ * that cannot be is known then; written and closed after it. kr_run_close_files closes what is open. */
+kr_status kr_run_open_files(kr_run *run, kr_err *err);
+kr_status kr_run_write_files(kr_run *run, kr_err *err);
+void kr_run_close_files(kr_run *run);
 
 #endif

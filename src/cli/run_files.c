@@ -70,24 +70,52 @@ static kr_status write_trace(FILE *file, const kr_engine *engine, kr_err *err)
     return status;
 }
 
-static kr_status write_file(const char *path, const kr_engine *engine,
-                            kr_status (*write)(FILE *file, const kr_engine *engine, kr_err *err), kr_err *err)
+static kr_status open_file(const char *path, FILE **file, kr_err *err)
 {
-    FILE *file = path != NULL ? fopen(path, "w") : NULL;
     if (path == NULL)
         return KR_OK;
-    if (file == NULL)
-        return kr_fail(err, KR_E_IO, "%s: %s", path, strerror(errno));
-    kr_status status = write(file, engine, err);
-    if (fclose(file) != 0 && status == KR_OK)
-        status = kr_fail(err, KR_E_IO, "%s: %s", path, strerror(errno));
+    *file = fopen(path, "w");
+    return *file != NULL ? KR_OK : kr_fail(err, KR_E_IO, "%s: %s", path, strerror(errno));
+}
+
+kr_status kr_run_open_files(kr_run *run, kr_err *err)
+{
+    const kr_run_options *o = run->options;
+    kr_status status = open_file(o->dump_selection, &run->selection, err);
+    if (status == KR_OK)
+        status = open_file(o->record, &run->record, err);
+    if (status == KR_OK)
+        status = open_file(o->trace, &run->trace, err);
     return status;
 }
 
-kr_status kr_run_write_files(const kr_run *run, kr_err *err)
+static kr_status close_file(const char *path, FILE **file, kr_err *err)
 {
-    kr_status status = write_file(run->options->record, run->engine, write_record, err);
+    FILE *open = *file;
+    *file = NULL;
+    if (open == NULL || fclose(open) == 0)
+        return KR_OK;
+    return kr_fail(err, KR_E_IO, "%s: %s", path, strerror(errno));
+}
+
+kr_status kr_run_write_files(kr_run *run, kr_err *err)
+{
+    const kr_run_options *o = run->options;
+    kr_status status = close_file(o->dump_selection, &run->selection, err);
+    if (status == KR_OK && run->record != NULL)
+        status = write_record(run->record, run->engine, err);
     if (status == KR_OK)
-        status = write_file(run->options->trace, run->engine, write_trace, err);
-    return status;
+        status = close_file(o->record, &run->record, err);
+    if (status == KR_OK && run->trace != NULL)
+        status = write_trace(run->trace, run->engine, err);
+    return status == KR_OK ? close_file(o->trace, &run->trace, err) : status;
+}
+
+void kr_run_close_files(kr_run *run)
+{
+    FILE *file[] = {run->selection, run->record, run->trace};
+    for (size_t i = 0; i < sizeof file / sizeof file[0]; i++)
+        if (file[i] != NULL)
+            fclose(file[i]);
+    run->selection = run->record = run->trace = NULL;
 }

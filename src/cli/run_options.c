@@ -3,13 +3,12 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "base/team.h"
+#include "cli/engine_options.h"
 #include "cli/run.h"
 #include "method/outside.h"
 
-static const char *const transports[] = {"auto", "shm", "tcp", NULL};
-
-#define AT(field) .at = offsetof(kr_run_options, field)
+#define OFFSET(field) offsetof(kr_run_options, field)
+#define AT(field) .at = OFFSET(field)
 
 static const kr_option table[] = {
     {.help = "Prompt"},
@@ -111,12 +110,7 @@ static const kr_option table[] = {
      AT(attention_mode),
      .value = "N",
      .help = "named variant of the method, 0 for its usual one"},
-    {.name = "dense-layers",
-     .type = KR_OPT_U32,
-     AT(dense_layers),
-     .max = KR_LAYERS_MAX,
-     .value = "N",
-     .help = "first layers that stay dense (default: the method's)"},
+    KR_OPTION_DENSE_LAYERS(OFFSET(dense_layers)),
     {.name = "placement",
      .type = KR_OPT_STRING,
      AT(placement),
@@ -128,17 +122,8 @@ static const kr_option table[] = {
      AT(memory_node),
      .value = "HOST:PORT,...",
      .help = "nodes that hold the KV cache (default: one inside this process)"},
-    {.name = "key-file",
-     .type = KR_OPT_STRING,
-     AT(key_file),
-     .value = "FILE",
-     .help = "pre-shared key of the nodes"},
-    {.name = "transport",
-     .type = KR_OPT_CHOICE,
-     AT(transport),
-     .choices = transports,
-     .value = "KIND",
-     .help = "shared memory or TCP; auto takes shared memory on one host"},
+    KR_OPTION_KEY_FILE(OFFSET(key_file), "pre-shared key of the nodes"),
+    KR_OPTION_TRANSPORT(OFFSET(transport), "shared memory or TCP; auto takes shared memory on one host"),
     {.name = "timeout",
      .type = KR_OPT_REAL,
      AT(timeout),
@@ -168,12 +153,7 @@ static const kr_option table[] = {
      .max = KR_CONTEXT_MAX,
      .value = "TOKENS",
      .help = "longest session (default: what the prompts need; chat, restored or on a remote node: 8K)"},
-    {.name = "kv-dtype",
-     .alias = "kv-cache-dtype",
-     .type = KR_OPT_STRING,
-     AT(kv_dtype),
-     .value = "TYPE",
-     .help = "bf16, f16 or f32"},
+    KR_OPTION_KV_DTYPE(OFFSET(kv_dtype), "bf16, f16 or f32"),
     {.name = "save",
      .type = KR_OPT_STRING,
      AT(save),
@@ -190,14 +170,7 @@ static const kr_option table[] = {
      .value = "DIR",
      .help = "save folder of the node inside this process"},
     {.help = "Execution"},
-    {.name = "threads",
-     .letter = 't',
-     .type = KR_OPT_U32,
-     AT(threads),
-     .min = 1,
-     .max = KR_TEAM_THREADS_MAX,
-     .value = "N",
-     .help = "of the compute side (default: its share of the cores)"},
+    KR_OPTION_THREADS(OFFSET(threads), "of the compute side (default: its share of the cores)"),
     {.name = "device-threads",
      .type = KR_OPT_U32,
      AT(device_threads),
@@ -205,14 +178,7 @@ static const kr_option table[] = {
      .max = KR_TEAM_THREADS_MAX,
      .value = "N",
      .help = "of each device inside this process (default: its share of the cores)"},
-    {.name = "prefill-chunk",
-     .alias = "max-num-batched-tokens",
-     .type = KR_OPT_U32,
-     AT(prefill_chunk),
-     .min = 1,
-     .max = KR_ENGINE_ROWS_MAX,
-     .value = "TOKENS",
-     .help = "prompt tokens of a micro-batch in one step"},
+    KR_OPTION_PREFILL_CHUNK(OFFSET(prefill_chunk)),
     {.name = "micro-batches",
      .type = KR_OPT_U32,
      AT(micro_batches),
@@ -220,10 +186,7 @@ static const kr_option table[] = {
      .max = 2,
      .value = "N",
      .help = "2 lets compute and device work at once (default: 2 with several sessions or a remote node)"},
-    {.name = "weights-f32",
-     .type = KR_OPT_FLAG,
-     AT(weights_f32),
-     .help = "expand weights to F32, for comparisons"},
+    KR_OPTION_WEIGHTS_F32(OFFSET(weights_f32)),
     {.help = "Output"},
     {.name = "json", .type = KR_OPT_FLAG, AT(json), .help = "print one JSON object instead of text"},
     {.name = "dry-run",

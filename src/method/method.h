@@ -151,6 +151,7 @@ typedef struct {
 typedef struct kr_method {
     uint32_t abi;     /* KR_METHOD_ABI */
     uint32_t version; /* of the record body and page index */
+    uint32_t modes;   /* largest kr_method_config.mode; 0: the method has one way */
     const char *name, *summary, *source;
 
     /* Fills plan for one layer and a session of at most context_max tokens. KR_E_SHAPE,

@@ -423,6 +423,7 @@ static void enter(loaded *l, const karat_method_table *t)
         .method =
             {
                 .abi = KR_METHOD_ABI,
+                .modes = UINT32_MAX, /* its own business */
                 .version = t->version,
                 .name = t->name,
                 .summary = t->summary,

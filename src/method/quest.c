@@ -367,6 +367,7 @@ static void merge_run(const kr_job *job, uint32_t part, kr_scratch scratch)
 const kr_method kr_method_quest = {
     .abi = KR_METHOD_ABI,
     .version = 1,
+    .modes = KR_QUEST_KERNEL,
     .name = "quest",
     .summary = "each query head attends to the pages with the largest bound of q.k",
     .source = "mit-han-lab/Quest (ICML 2024)",

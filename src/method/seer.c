@@ -405,6 +405,7 @@ static size_t scratch_bytes(const kr_method_plan *plan, const kr_attention_shape
 const kr_method kr_method_seer = {
     .abi = KR_METHOD_ABI,
     .version = 1,
+    .modes = KR_SEER_THRESHOLD,
     .name = "seer",
     .summary = "blocks ranked by a learned gate, by number or by threshold",
     .source = "microsoft/SeerAttention (SeerAttention-R)",

@@ -224,6 +224,7 @@ static size_t scratch_bytes(const kr_method_plan *plan, const kr_attention_shape
 const kr_method kr_method_snapkv = {
     .abi = KR_METHOD_ABI,
     .version = 1,
+    .modes = POOL_MAXIMUM,
     .name = "snapkv",
     .summary = "what the prompt's last queries attended to, chosen once at its end",
     .source = "FasterDecoding/SnapKV (NeurIPS 2024)",

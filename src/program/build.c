@@ -288,6 +288,20 @@ static kr_attention_shape shape_of_rank(const kr_program *p, uint32_t layer)
     return shape;
 }
 
+/* A mode that nothing would look at is refused. */
+static kr_status check_mode(const kr_program *p, uint32_t l, const kr_method_config *asked, kr_err *err)
+{
+    const kr_method *method = p->method[l];
+
+    if (asked->mode == p->config[l].mode && asked->mode <= method->modes)
+        return KR_OK;
+    if (method->modes == 0 || asked->mode != p->config[l].mode)
+        return kr_fail(err, KR_E_UNSUPPORTED, "program: layer %u: mode %u of %.15s, which has none", l,
+                       asked->mode, asked->name);
+    return kr_fail(err, KR_E_UNSUPPORTED, "program: layer %u: mode %u of %.15s, which has 0 to %u", l,
+                   asked->mode, asked->name, method->modes);
+}
+
 static kr_status plan_layers(kr_program *p, const kr_method_config *configs, uint64_t context_max,
                              kr_err *err)
 {
@@ -299,6 +313,8 @@ static kr_status plan_layers(kr_program *p, const kr_method_config *configs, uin
         if (p->model->indexer == KR_INDEXER_BLOCK && strcmp(p->config[l].name, "msa") == 0)
             p->config[l].parameter[KR_NATIVE_HEADS] = p->shape[l].kv_heads; /* one for each KV head */
         status = kr_method_find(p->config[l].name, &p->method[l], err);
+        if (status == KR_OK)
+            status = check_mode(p, l, &configs[l], err);
         if (status == KR_OK)
             status = p->method[l]->plan(&p->config[l], &p->shape[l], context_max, &p->plan[l], err);
         apply_window(&p->plan[l], p->shape[l].window);

@@ -320,12 +320,12 @@ kr_status kr_msg_opened_read(const uint8_t *payload, uint64_t bytes, kr_msg_open
 }
 
 /* A name that cannot leave the save folder, hide, or hold a control byte. */
-static kr_status name_check(const char name[KR_NAME_BYTES], kr_err *err)
+kr_status kr_msg_name_check(const char *name, kr_err *err)
 {
     static const char legal[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
-    const char *end = memchr(name, 0, KR_NAME_BYTES);
+    const size_t bytes = strnlen(name, KR_NAME_BYTES);
 
-    if (end == NULL || end == name)
+    if (bytes == 0 || bytes == KR_NAME_BYTES)
         return kr_fail(err, KR_E_FORMAT, "file name is empty or longer than %d bytes", KR_NAME_BYTES - 1);
     if (name[0] == '.' || name[strspn(name, legal)] != 0)
         return kr_fail(err, KR_E_FORMAT, "file name \"%s\": letters, digits, '.', '_', '-', no leading dot",
@@ -343,7 +343,7 @@ kr_status kr_msg_file_read(const uint8_t *payload, uint64_t bytes, kr_msg_file *
     if (status == KR_OK && file.session != 0)
         status = handle_check(file.session, "SAVE or RESTORE", err);
     if (status == KR_OK)
-        status = name_check(file.name, err);
+        status = kr_msg_name_check(file.name, err);
     if (status == KR_OK)
         status = tail(&r, file.client_bytes, "SAVE or RESTORE", blob, err);
     if (status == KR_OK)

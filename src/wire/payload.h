@@ -45,7 +45,9 @@ kr_hash128 kr_msg_prefix_at(const uint8_t *prefix, uint32_t page);
 /* *blob points at the client_bytes in payload. */
 kr_status kr_msg_opened_read(const uint8_t *payload, uint64_t bytes, kr_msg_opened *out, const uint8_t **blob,
                              kr_err *err);
-/* The name is a plain file name: [A-Za-z0-9._-]+, no leading dot, ended by NUL. */
+/* A plain file name: [A-Za-z0-9._-]+, no leading dot, shorter than KR_NAME_BYTES. KR_E_FORMAT. */
+kr_status kr_msg_name_check(const char *name, kr_err *err);
+/* The name is one of these, ended by NUL. */
 kr_status kr_msg_file_read(const uint8_t *payload, uint64_t bytes, kr_msg_file *out, const uint8_t **blob,
                            kr_err *err);
 /* devices has room for KR_MSG_DEVICES_MAX. */

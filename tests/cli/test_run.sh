@@ -73,6 +73,23 @@ refuses 'not a GGUF file' 1 "$0" -p x
 refuses 'Connection refused' 1 "$model" -p x --memory-node 127.0.0.1:1
 refuses 'HOST:PORT' 1 "$model" -p x --memory-node somewhere
 refuses 'choose another size' 1 "$model" -p x --memory 100
+# What would have no effect is said, and files that cannot be made before anything runs.
+refuses 'belong to --chat and --instruct' 2 "$model" -p x --system y
+refuses 'belong to --chat and --instruct' 2 "$model" -p x --chat-template chatml
+refuses 'none is given' 2 "$model" -p x --key-file "$0"
+refuses 'none is given' 2 "$model" -p x --transport tcp
+refuses 'is one session' 2 "$model" --chat --sessions 2
+refuses 'has its own' 2 "$model" -p x --memory-node 127.0.0.1:1 --device-threads 2
+refuses 'mode 77 of dense, which has none' 1 "$model" -p x --attention dense --attention-mode 77
+refuses 'mode 77 of native, which has none' 1 "$model" -p x --attention-mode 77
+refuses 'mode 3 of quest' 1 "$model" -p x --attention quest --attention-mode 3
+refuses 'no leading dot' 1 "$model" -p x --save a/b
+for option in record trace dump-selection; do
+    refuses 'No such file or directory' 1 "$model" -p x -n 500 --ignore-end "--$option" "$work/no/file"
+done
+KARAT_THREAD=3 KARAT_TOP_P=0.5 KARAT_TEST_OTHER=1 "$karat" run "$model" -p x -n 1 --json > /dev/null 2> "$work/err"
+[ "$(cat "$work/err")" = 'karat run: warning: KARAT_THREAD is no option (nearest: KARAT_THREADS)' ] ||
+    say "a mistyped variable: $(cat "$work/err")"
 mkfifo "$work/fifo"
 refuses 'not a regular file' 1 "$work/fifo" -p x
 head -c 131072 /dev/zero | tr '\0' a > "$work/a.txt"
