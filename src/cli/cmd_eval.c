@@ -28,7 +28,8 @@ static const kr_option table[] = {
      .type = KR_OPT_STRINGS,
      AT(methods),
      .value = "METHOD,...",
-     .help = "methods beside dense, files ./my.so among them (default: the model's own, all that need no training)"},
+     .help = "methods beside dense, files ./my.so among them (default: the model's own, all that need no "
+             "training)"},
     {.name = "budgets",
      .alias = "budget",
      .letter = 'b',

@@ -5,309 +5,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "engine/forward_state.h"
-
-/* Takes from the arena, or only counts when there is none yet. */
-typedef struct {
-    kr_arena *arena; /* NULL: count */
-    uint64_t bytes;
-} taker;
-
-static void *take(taker *t, uint64_t bytes)
-{
-    t->bytes += kr_align_up(bytes, 64);
-    if (t->arena == NULL)
-        return NULL;
-    void *p = kr_arena_take(t->arena, bytes);
-    KR_CHECK(p != NULL); /* the arena was made for these very takes */
-    return p;
-}
-
-typedef struct {
-    kr_forward *f;
-    const kr_forward_config *config;
-    void (*progress)(void *context, uint32_t done, uint32_t all);
-    void *context;
-    uint32_t done, matrices;
-    taker weights, scratch;
-    kr_err *err;
-} builder;
-
-/* The same walk over all tensors is made three times or four: to plan the matrices, to count bytes
- * (take without an arena), to take them, and to fill what was taken. */
-typedef enum { PLAN, TAKE, FILL } pass;
-
-/* as_f32: held as F32 whatever the tensor's type. */
-static kr_status do_tensor(builder *b, pass p, const kr_tensor *tensor, bool as_f32, kr_matrix *m)
-{
-    kr_status s;
-
-    if (p == PLAN) {
-        s = kr_matrix_plan(m, b->f->gemm, tensor, as_f32, b->err);
-        if (s == KR_OK && m->columns > b->f->columns_max)
-            b->f->columns_max = m->columns;
-        return s;
-    }
-    s = kr_matrix_pack(m, b->f->gemm, b->f->team, tensor, b->err);
-    b->done++;
-    if (s == KR_OK && b->progress != NULL)
-        b->progress(b->context, b->done, b->matrices);
-    return s;
-}
-
-static void take_matrix(builder *b, kr_matrix *m)
-{
-    m->packed = take(&b->weights, kr_matrix_packed_bytes(m));
-    if (kr_matrix_chunk_bytes(m) != 0)
-        m->chunk = take(&b->weights, kr_matrix_chunk_bytes(m));
-    if (b->weights.arena == NULL)
-        b->matrices++;
-}
-
-static kr_status do_matrix(builder *b, pass p, kr_role role, uint32_t layer, bool as_f32, kr_matrix *m)
-{
-    kr_tensor tensor;
-
-    if (p == TAKE) {
-        take_matrix(b, m);
-        return KR_OK;
-    }
-    const kr_status s = kr_model_file_tensor(b->config->file, role, layer, &tensor, b->err);
-    return s == KR_OK ? do_tensor(b, p, &tensor, as_f32, m) : s;
-}
-
-/* ---- kv_b by head ---- */
-
-/* Rows turned into columns; 2 or 4 bytes an element. */
-static void transpose(const uint8_t *from, uint64_t rows, uint64_t columns, uint32_t bytes, uint8_t *to)
-{
-    for (uint64_t r = 0; r < rows; r++)
-        for (uint64_t c = 0; c < columns; c++)
-            memcpy(to + (c * rows + r) * bytes, from + (r * columns + c) * bytes, bytes);
-}
-
-/* Head h of kv_b holds nope_dim rows that make a key of a latent, then value_dim that make a value. */
-static kr_status do_head(builder *b, pass p, const kr_tensor *kv_b, uint32_t h, uint8_t *turned,
-                         kr_forward_layer *w)
-{
-    const kr_model *m = b->f->model;
-    const uint64_t row_bytes = kr_weight_row_bytes(kv_b->type, m->kv_lora);
-    const uint8_t *up = kv_b->data + (uint64_t)h * (m->nope_dim + m->value_dim) * row_bytes;
-    const kr_tensor key = {kv_b->type, m->kv_lora, m->nope_dim, turned, m->nope_dim * row_bytes, kv_b->name};
-    const kr_tensor value = {
-        kv_b->type, m->value_dim, m->kv_lora, up + m->nope_dim * row_bytes, m->value_dim * row_bytes,
-        kv_b->name};
-
-    if (p == FILL)
-        transpose(up, m->nope_dim, m->kv_lora, (uint32_t)(row_bytes / m->kv_lora), turned);
-    const kr_status s = do_tensor(b, p, &key, b->config->weights_f32, &w->k_up[h]);
-    return s == KR_OK ? do_tensor(b, p, &value, b->config->weights_f32, &w->v_up[h]) : s;
-}
-
-static kr_status do_heads(builder *b, pass p, uint32_t l)
-{
-    const kr_model *m = b->f->model;
-    kr_forward_layer *w = &b->f->layer[l];
-    uint8_t *turned = NULL;
-    kr_tensor kv_b;
-
-    for (uint32_t h = 0; p == TAKE && h < m->heads; h++) {
-        take_matrix(b, &w->k_up[h]);
-        take_matrix(b, &w->v_up[h]);
-    }
-    if (p == TAKE)
-        return KR_OK;
-    kr_status s = kr_model_file_tensor(b->config->file, KR_ROLE_KV_B, l, &kv_b, b->err);
-    if (s == KR_OK && kr_weight_type_of(kv_b.type)->block_elements != 1)
-        s = kr_fail(b->err, KR_E_UNSUPPORTED,
-                    "tensor %s is of type %s; F32, F16 and BF16 can be split by head", kv_b.name,
-                    kr_weight_type_of(kv_b.type)->name);
-    if (s == KR_OK && p == FILL)
-        turned = kr_alloc(m->nope_dim * kr_weight_row_bytes(kv_b.type, m->kv_lora));
-    if (s == KR_OK && p == FILL && turned == NULL)
-        s = kr_fail(b->err, KR_E_MEMORY, "no memory to turn a head of %s around", kv_b.name);
-    for (uint32_t h = 0; h < m->heads && s == KR_OK; h++)
-        s = do_head(b, p, &kv_b, h, turned, w);
-    kr_free(turned);
-    return s;
-}
-
-/* ---- experts ---- */
-
-static kr_status do_experts(builder *b, pass p, uint32_t l)
-{
-    static const kr_role roles[] = {KR_ROLE_EXPERT_GATE, KR_ROLE_EXPERT_UP, KR_ROLE_EXPERT_DOWN};
-    kr_status s = KR_OK;
-
-    for (uint32_t i = 0; i < 3 * b->f->model->moe.experts && s == KR_OK; i++) {
-        kr_matrix *m = &b->f->layer[l].expert[i];
-        kr_tensor tensor;
-
-        if (p == TAKE) {
-            take_matrix(b, m);
-            continue;
-        }
-        s = kr_model_file_expert(b->config->file, roles[i % 3], l, i / 3, &tensor, b->err);
-        if (s == KR_OK)
-            s = do_tensor(b, p, &tensor, b->config->weights_f32, m);
-    }
-    return s;
-}
-
-/* A vector of n numbers as F32, with 1 added to norms that are stored without it. */
-static kr_status do_vector(builder *b, pass p, kr_role role, uint32_t layer, uint32_t n, bool is_norm,
-                           float **vector)
-{
-    kr_tensor tensor;
-
-    if (p == TAKE)
-        *vector = take(&b->weights, n * sizeof **vector);
-    if (p != FILL)
-        return KR_OK;
-    const kr_status s = kr_model_file_tensor(b->config->file, role, layer, &tensor, b->err);
-    if (s != KR_OK)
-        return s;
-    KR_CHECK(tensor.rows * tensor.columns == n);
-    kr_dequantise(tensor.type, tensor.data, *vector, n);
-    for (uint32_t i = 0; is_norm && b->f->model->norm_plus_one && i < n; i++)
-        (*vector)[i] += 1.0f;
-    return KR_OK;
-}
-
-/* The arrays that a layer's matrices by head and by expert lie in; made once, when they are planned. */
-static kr_status make_arrays(builder *b, uint32_t l)
-{
-    const kr_model *m = b->f->model;
-    kr_forward_layer *w = &b->f->layer[l];
-    const bool mla = m->attention == KR_ATTENTION_MLA, moe = m->layer[l].ffn == KR_FFN_MOE;
-
-    if (mla) {
-        w->k_up = kr_alloc(m->heads * sizeof *w->k_up);
-        w->v_up = kr_alloc(m->heads * sizeof *w->v_up);
-    }
-    if (moe)
-        w->expert = kr_alloc(3 * m->moe.experts * sizeof *w->expert);
-    if ((mla && (w->k_up == NULL || w->v_up == NULL)) || (moe && w->expert == NULL))
-        return kr_fail(b->err, KR_E_MEMORY, "no memory for the matrices of layer %u", l);
-    return KR_OK;
-}
-
-static kr_status do_matrices(builder *b, pass p, uint32_t l)
-{
-    const kr_model *m = b->f->model;
-    kr_forward_layer *w = &b->f->layer[l];
-    const bool mla = m->attention == KR_ATTENTION_MLA, moe = m->layer[l].ffn == KR_FFN_MOE;
-    const bool index = m->layer[l].indexed && m->layer[l].index_owner == l;
-    const bool as_f32 = b->config->weights_f32;
-    const struct {
-        kr_role role;
-        bool present, as_f32;
-        kr_matrix *matrix;
-    } matrices[] = {
-        {KR_ROLE_Q, !mla, as_f32, &w->q},
-        {KR_ROLE_K, !mla, as_f32, &w->k},
-        {KR_ROLE_V, !mla, as_f32, &w->v},
-        {KR_ROLE_Q_A, mla, as_f32, &w->q_a},
-        {KR_ROLE_Q_B, mla, as_f32, &w->q_b},
-        {KR_ROLE_KV_A, mla, as_f32, &w->kv_a},
-        {KR_ROLE_O, true, as_f32, &w->o},
-        {KR_ROLE_INDEX_Q, index, as_f32, &w->index_q},
-        {KR_ROLE_INDEX_K, index, as_f32, &w->index_k},
-        {KR_ROLE_INDEX_W, index && m->indexer == KR_INDEXER_DSA, as_f32, &w->index_w},
-        {KR_ROLE_GATE, !moe, as_f32, &w->gate},
-        {KR_ROLE_UP, !moe, as_f32, &w->up},
-        {KR_ROLE_DOWN, !moe, as_f32, &w->down},
-        /* Rounded activations would choose other experts than the reference, which routes in F32. */
-        {KR_ROLE_ROUTER, moe, true, &w->router},
-        {KR_ROLE_SHARED_GATE, moe && m->moe.shared != 0, as_f32, &w->shared_gate},
-        {KR_ROLE_SHARED_UP, moe && m->moe.shared != 0, as_f32, &w->shared_up},
-        {KR_ROLE_SHARED_DOWN, moe && m->moe.shared != 0, as_f32, &w->shared_down},
-    };
-    kr_status s = p == PLAN ? make_arrays(b, l) : KR_OK;
-
-    for (size_t i = 0; i < sizeof matrices / sizeof matrices[0] && s == KR_OK; i++)
-        if (matrices[i].present)
-            s = do_matrix(b, p, matrices[i].role, l, matrices[i].as_f32, matrices[i].matrix);
-    if (s == KR_OK && mla)
-        s = do_heads(b, p, l);
-    return s == KR_OK && moe ? do_experts(b, p, l) : s;
-}
-
-static kr_status do_vectors(builder *b, pass p, uint32_t l)
-{
-    const kr_model *m = b->f->model;
-    kr_forward_layer *w = &b->f->layer[l];
-    const bool mla = m->attention == KR_ATTENTION_MLA, moe = m->layer[l].ffn == KR_FFN_MOE;
-    const bool index = m->layer[l].indexed && m->layer[l].index_owner == l;
-    const bool dsa = m->indexer == KR_INDEXER_DSA;
-    const struct {
-        kr_role role;
-        bool present, is_norm;
-        uint32_t n;
-        float **vector;
-    } vectors[] = {
-        {KR_ROLE_ATTN_NORM, true, true, m->hidden, &w->attn_norm},
-        {KR_ROLE_FFN_NORM, true, true, m->hidden, &w->ffn_norm},
-        {KR_ROLE_POST_ATTN_NORM, m->sandwich_norm, true, m->hidden, &w->post_attn_norm},
-        {KR_ROLE_POST_FFN_NORM, m->sandwich_norm, true, m->hidden, &w->post_ffn_norm},
-        {KR_ROLE_Q_NORM, m->qk_norm, true, m->head_dim, &w->q_norm},
-        {KR_ROLE_K_NORM, m->qk_norm, true, m->head_dim, &w->k_norm},
-        {KR_ROLE_Q_BIAS, m->qkv_bias, false, m->heads * m->head_dim, &w->q_bias},
-        {KR_ROLE_K_BIAS, m->qkv_bias, false, m->kv_heads * m->head_dim, &w->k_bias},
-        {KR_ROLE_V_BIAS, m->qkv_bias, false, m->kv_heads * m->value_dim, &w->v_bias},
-        {KR_ROLE_Q_A_NORM, mla, true, m->q_lora, &w->q_a_norm},
-        {KR_ROLE_KV_A_NORM, mla, true, m->kv_lora, &w->kv_a_norm},
-        {KR_ROLE_INDEX_Q_NORM, index && !dsa, true, m->index_dim, &w->index_q_norm},
-        {KR_ROLE_INDEX_K_NORM, index, true, m->index_dim, &w->index_k_norm},
-        {KR_ROLE_INDEX_K_BIAS, index && dsa, false, m->index_dim, &w->index_k_bias},
-        {KR_ROLE_ROUTER_BIAS, moe, false, m->moe.experts, &w->router_bias},
-    };
-    kr_status s = KR_OK;
-
-    for (size_t i = 0; i < sizeof vectors / sizeof vectors[0] && s == KR_OK; i++)
-        if (vectors[i].present)
-            s = do_vector(b, p, vectors[i].role, l, vectors[i].n, vectors[i].is_norm, vectors[i].vector);
-    return s;
-}
-
-static kr_status do_weights(builder *b, pass p)
-{
-    kr_forward *f = b->f;
-    kr_status s = KR_OK;
-
-    for (uint32_t l = 0; l < f->model->layers && s == KR_OK; l++)
-        s = do_matrices(b, p, l);
-    for (uint32_t l = 0; l < f->model->layers && s == KR_OK; l++)
-        s = do_vectors(b, p, l);
-    if (s == KR_OK)
-        s = do_matrix(b, p, KR_ROLE_OUTPUT, 0, b->config->weights_f32, &f->output);
-    if (s == KR_OK)
-        s = do_vector(b, p, KR_ROLE_FINAL_NORM, 0, f->model->hidden, true, &f->final_norm);
-    return s;
-}
-
-/* Every matrix that was planned, the output matrix last. */
-static void each_matrix(kr_forward *f, void (*visit)(void *context, kr_matrix *m), void *context)
-{
-    const kr_model *model = f->model;
-
-    for (uint32_t l = 0; l < model->layers; l++) {
-        kr_forward_layer *w = &f->layer[l];
-        kr_matrix *all[] = {&w->q,    &w->k,       &w->v,           &w->q_a,       &w->q_b,        &w->kv_a,
-                            &w->o,    &w->index_q, &w->index_k,     &w->index_w,   &w->gate,       &w->up,
-                            &w->down, &w->router,  &w->shared_gate, &w->shared_up, &w->shared_down};
-        for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-            if (all[i]->outputs != 0)
-                visit(context, all[i]);
-        for (uint32_t h = 0; w->k_up != NULL && w->v_up != NULL && h < model->heads; h++) {
-            visit(context, &w->k_up[h]);
-            visit(context, &w->v_up[h]);
-        }
-        for (uint32_t i = 0; w->expert != NULL && i < 3 * model->moe.experts; i++)
-            visit(context, &w->expert[i]);
-    }
-    visit(context, &f->output);
-}
+#include "engine/forward_build.h"
 
 static void add_form(void *context, kr_matrix *m) { *(uint32_t *)context |= m->form; }
 
@@ -316,25 +14,26 @@ static uint32_t forms_of(kr_forward *f)
 {
     uint32_t forms = 0;
 
-    each_matrix(f, add_form, &forms);
+    kr_forward_each_matrix(f, add_form, &forms);
     return forms;
 }
 
 static uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
-static void take_ropes(kr_forward *f, taker *t)
+static void take_ropes(kr_forward *f, kr_forward_taker *t)
 {
     for (uint32_t i = 0; i < KR_FORWARD_ROPES; i++)
-        f->inv_freq[i] = take(t, f->rope[i]->dims / 2 * sizeof(float));
+        f->inv_freq[i] = kr_forward_take(t, f->rope[i]->dims / 2 * sizeof(float));
     for (uint32_t a = 0; a < KR_FORWARD_ANGLES; a++) {
-        f->angles[a].position = take(t, f->rows_max * sizeof(uint64_t));
+        f->angles[a].position = kr_forward_take(t, f->rows_max * sizeof(uint64_t));
         for (uint32_t i = 0; i < KR_FORWARD_ROPES; i++)
-            f->angles[a].table[i] = take(t, (uint64_t)f->rows_max * 2 * f->rope[i]->dims * sizeof(float));
+            f->angles[a].table[i] = kr_forward_take(t, (uint64_t)f->rows_max * 2 * f->rope[i]->dims *
+                                                           sizeof(float));
     }
 }
 
 /* What only latent attention, indexers and experts need. */
-static void take_special(kr_forward *f, uint32_t forms, taker *t)
+static void take_special(kr_forward *f, uint32_t forms, kr_forward_taker *t)
 {
     const kr_model *m = f->model;
     const uint64_t rows = f->rows_max;
@@ -344,20 +43,21 @@ static void take_special(kr_forward *f, uint32_t forms, taker *t)
         moe |= m->layer[l].ffn == KR_FFN_MOE;
     if (m->attention == KR_ATTENTION_MLA) {
         f->headed_columns = larger(m->nope_dim, m->kv_lora);
-        f->headed = take(t, rows * m->heads * f->headed_columns * sizeof(float));
+        f->headed = kr_forward_take(t, rows * m->heads * f->headed_columns * sizeof(float));
         if (forms & KR_FORM_BF16)
-            f->headed_bf16 = take(t, rows * m->heads * f->headed_columns * sizeof(uint16_t));
+            f->headed_bf16 = kr_forward_take(t, rows * m->heads * f->headed_columns * sizeof(uint16_t));
     }
     if (m->indexer != KR_INDEXER_NONE)
-        f->index = take(t, rows * (m->index_heads * (m->index_dim + 1) + m->index_dim) * sizeof(float));
+        f->index = kr_forward_take(t, rows * (m->index_heads * (m->index_dim + 1) + m->index_dim) *
+                                          sizeof(float));
     if (moe) {
-        f->routed = take(t, rows * m->hidden * sizeof(float));
-        f->expert_rows = take(t, rows * m->hidden * sizeof(float));
-        f->expert_row = take(t, rows * sizeof(uint32_t));
+        f->routed = kr_forward_take(t, rows * m->hidden * sizeof(float));
+        f->expert_rows = kr_forward_take(t, rows * m->hidden * sizeof(float));
+        f->expert_row = kr_forward_take(t, rows * sizeof(uint32_t));
     }
 }
 
-static void take_scratch(builder *b)
+static void take_scratch(kr_forward_builder *b)
 {
     kr_forward *f = b->f;
     const kr_model *m = f->model;
@@ -366,23 +66,24 @@ static void take_scratch(builder *b)
     const uint32_t kv = m->kv_heads * (m->head_dim + m->value_dim), latent = m->kv_lora + m->rope_dim;
     const uint32_t product = larger(larger(m->hidden, kv), larger(latent, m->moe.experts));
     const uint32_t ffn = larger(m->ffn_width, larger(m->moe.width, m->moe.shared * m->moe.shared_width));
-    taker *t = &b->scratch;
+    kr_forward_taker *t = &b->scratch;
 
     take_ropes(f, t);
-    f->normed = take(t, rows * f->columns_max * sizeof(float));
+    f->normed = kr_forward_take(t, rows * f->columns_max * sizeof(float));
     if (forms & KR_FORM_BF16)
-        f->bf16 = take(t, rows * f->columns_max * sizeof(uint16_t));
+        f->bf16 = kr_forward_take(t, rows * f->columns_max * sizeof(uint16_t));
     if (forms & KR_FORM_INT8) {
-        f->q = take(t, rows * f->columns_max);
-        f->meta = take(t, rows * kr_ceil_div(f->columns_max, KR_QUANT_BLOCK) * sizeof(kr_quant_meta));
+        f->q = kr_forward_take(t, rows * f->columns_max);
+        f->meta = kr_forward_take(t,
+                                  rows * kr_ceil_div(f->columns_max, KR_QUANT_BLOCK) * sizeof(kr_quant_meta));
     }
-    f->product = take(t, rows * product * sizeof(float));
-    f->gate = take(t, rows * ffn * sizeof(float));
-    f->up = take(t, rows * ffn * sizeof(float));
+    f->product = kr_forward_take(t, rows * product * sizeof(float));
+    f->gate = kr_forward_take(t, rows * ffn * sizeof(float));
+    f->up = kr_forward_take(t, rows * ffn * sizeof(float));
     take_special(f, forms, t);
 }
 
-static kr_status fill_frequencies(builder *b)
+static kr_status fill_frequencies(kr_forward_builder *b)
 {
     kr_forward *f = b->f;
     kr_tensor factors;
@@ -429,7 +130,7 @@ static void write_path(kr_forward *f, bool expanded)
     kr_quant_dot_choose(&by[KR_KERNEL_QUANT]);
     kr_half_dot_choose(&by[KR_KERNEL_HALF]);
     by[KR_KERNEL_GEMM] = kr_gemm_library(f->gemm);
-    each_matrix(f, add_type, &held);
+    kr_forward_each_matrix(f, add_type, &held);
     for (uint32_t k = 0; k < KR_KERNELS; k++) {
         const uint32_t before = length;
         for (uint32_t t = 0; t < KR_W_TYPES; t++)
@@ -447,7 +148,7 @@ static void write_path(kr_forward *f, bool expanded)
 }
 
 /* Plans everything; *f is for kr_forward_destroy whatever the status. */
-static kr_status plan(builder *b)
+static kr_status plan(kr_forward_builder *b)
 {
     kr_forward *f = b->f;
     const kr_model *m = kr_model_file_model(b->config->file);
@@ -469,9 +170,9 @@ static kr_status plan(builder *b)
     if (s == KR_OK)
         s = kr_model_file_tensor(b->config->file, KR_ROLE_EMBEDDING, 0, &f->embedding, b->err);
     if (s == KR_OK)
-        s = do_weights(b, PLAN);
+        s = kr_forward_weights(b, KR_FORWARD_PLAN);
     if (s == KR_OK)
-        s = do_weights(b, TAKE); /* no arena yet: counts */
+        s = kr_forward_weights(b, KR_FORWARD_TAKE); /* no arena yet: counts */
     if (s == KR_OK)
         take_scratch(b);
     return s;
@@ -491,7 +192,7 @@ static uint64_t other_bytes(const kr_forward *f)
 
 kr_status kr_forward_bytes(const kr_forward_config *config, uint64_t *weights, uint64_t *scratch, kr_err *err)
 {
-    builder b = {.f = kr_alloc(sizeof *b.f), .config = config, .err = err};
+    kr_forward_builder b = {.f = kr_alloc(sizeof *b.f), .config = config, .err = err};
 
     if (b.f == NULL)
         return kr_fail(err, KR_E_MEMORY, "no memory for the forward pass");
@@ -509,7 +210,7 @@ kr_status kr_forward_create(kr_forward **forward, const kr_forward_config *confi
                             kr_err *err)
 {
     kr_forward *f = kr_alloc(sizeof *f);
-    builder b = {.f = f, .config = config, .progress = progress, .context = context, .err = err};
+    kr_forward_builder b = {.f = f, .config = config, .progress = progress, .context = context, .err = err};
 
     if (f == NULL)
         return kr_fail(err, KR_E_MEMORY, "no memory for the forward pass");
@@ -518,11 +219,11 @@ kr_status kr_forward_create(kr_forward **forward, const kr_forward_config *confi
     if (s == KR_OK)
         s = kr_arena_init(&f->arena, bytes, err);
     if (s == KR_OK) {
-        b.weights = b.scratch = (taker){.arena = &f->arena};
-        KR_CHECK(do_weights(&b, TAKE) == KR_OK); /* it has been planned */
+        b.weights = b.scratch = (kr_forward_taker){.arena = &f->arena};
+        KR_CHECK(kr_forward_weights(&b, KR_FORWARD_TAKE) == KR_OK); /* it has been planned */
         take_scratch(&b);
         KR_CHECK(b.weights.bytes + b.scratch.bytes == bytes);
-        s = do_weights(&b, FILL);
+        s = kr_forward_weights(&b, KR_FORWARD_FILL);
     }
     if (s == KR_OK)
         s = fill_frequencies(&b);
@@ -546,7 +247,7 @@ void kr_forward_destroy(kr_forward *forward)
     if (forward == NULL)
         return;
     if (forward->layer != NULL)
-        each_matrix(forward, drop, NULL);
+        kr_forward_each_matrix(forward, drop, NULL);
     for (uint32_t l = 0; forward->layer != NULL && l < forward->model->layers; l++) {
         kr_free(forward->layer[l].k_up);
         kr_free(forward->layer[l].v_up);

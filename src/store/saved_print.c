@@ -11,6 +11,8 @@ enum { BOUNDARIES_SHOWN = 8 };
 static const char *kind_of(const kr_boundary *b) { return b->is_prefill ? "prefill" : "decode"; }
 
 /* The client's data is its log of tokens, four bytes each (engine/session.c). */
+/* At most: the client's bytes are its own; an engine keeps four a token, behind what learned methods must
+ * remember. */
 static uint64_t client_tokens(const kr_saved *s) { return s->header.blob_bytes / sizeof(uint32_t); }
 
 static bool alike(const kr_saved *s, uint32_t a, uint32_t b)
@@ -48,7 +50,8 @@ kr_status kr_saved_print(const kr_saved *s, FILE *out, kr_err *err)
     fprintf(out, "%-12ssaved session, version %u\n", "format", h->version);
     fprintf(out, "%-12s%016" PRIx64 "\n", "fingerprint", h->fingerprint);
     fprintf(out, "%-12s%" PRIu64 " with KV, of at most %" PRIu64 "\n", "tokens", s->tokens, h->tokens_max);
-    fprintf(out, "%-12s%" PRIu64 " tokens, %u bytes\n", "client log", client_tokens(s), h->blob_bytes);
+    fprintf(out, "%-12sat most %" PRIu64 " tokens, %u bytes\n", "client log", client_tokens(s),
+            h->blob_bytes);
     fprintf(out, "%-12s%u\n", "layers", h->layers);
     print_layers(s, out);
     for (uint32_t g = 0; g < h->groups; g++)

@@ -107,6 +107,20 @@ printf 'The memory node' | "$karat" run "$model" -f - "${args[@]}" 2> /dev/null 
 [ "$(field 'r["path"]["attention"]' < "$work/json")" = "['dense', 'dense']" ] || say "--json: path"
 tokens=$(field 'r["sessions"][0]["tokens"]' < "$work/json")
 
+# ---- a model's own method is the default; learned methods on a model without their tensors
+for name in deepseek:dsa glm:dsa minimax:msa; do
+    "$karat" run "tests/fixtures/learned/${name%:*}" -p 'The memory node' "${args[@]}" --json > "$work/json"
+    [ "$(field 'r["path"]["attention"][-1]' < "$work/json")" = "${name#*:}" ] || say "$name: not its own method"
+    [ "$(field 'len(r["sessions"][0]["tokens"])' < "$work/json")" = 12 ] || say "$name: not 12 tokens"
+done
+"$karat" run tests/fixtures/learned/seer -p 'The memory node' "${args[@]}" --attention seer --budget 16 --json > "$work/json"
+[ "$(field 'r["path"]["attention"]' < "$work/json")" = "['seer', 'seer']" ] || say "seer: path"
+refuses 'method seer is learned: .*no tensor model.layers.0.self_attn.attn_gate.attngate_linear_q.weight' 1 \
+    tests/fixtures/tiny/qwen3 -p x --attention seer
+refuses 'method dsa is learned: .*no tensor model.layers.0.self_attn.indexer.wq_b.weight' 1 \
+    tests/fixtures/tiny/qwen3 -p x --attention dsa
+refuses 'index queries of its own' 1 tests/fixtures/learned/glm -p x --placement indices-only
+
 # ---- several sessions at once: each answers as it does alone
 printf 'The memory node\n---\nA page holds\n---\nfor (i = 0; i < 16; i++)\n' > "$work/prompts"
 "$karat" run "$model" -f "$work/prompts" "${args[@]}" --json > "$work/many"
