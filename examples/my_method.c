@@ -1,9 +1,9 @@
 /* A retrieval method outside karat's tree: blocks by their mean key, with sinks and a recent window.
  *
- * The context is cut into blocks of `unit` tokens (default 32). The index of a block and KV head is the
- * mean of its keys in F32. A decode step scores each block by the dot of its mean key with the queries of
- * the head's group, summed, and takes the best `budget` / unit blocks (default budget 1,024), among them
- * always the first block (attention sinks) and those of the newest `parameter[0]` tokens (default 64).
+ * The context is cut into blocks of `unit` tokens (default 16). The index of a block and KV head is the
+ * mean of its keys in F32. A decode step scores each block by the largest dot of its mean key with a query
+ * of the head's group, and takes the best `budget` / unit blocks (default budget 1,024), among them always
+ * the first block (attention sinks) and those of the newest `parameter[0]` tokens (default 64).
  *
  *     cc -shared -fPIC -O2 -I../include my_method.c -o my_method.so
  *     karat run MODEL --attention ./my_method.so --budget 512 */
@@ -22,7 +22,7 @@ static uint32_t recent_blocks(const karat_method_options *o, uint32_t unit)
 static karat_status plan(const karat_method_shape *shape, const karat_method_options *o, uint64_t context_max,
                          karat_method_plan *plan, karat_error *error)
 {
-    const uint32_t unit = o->unit != 0 ? o->unit : 32, budget = o->budget != 0 ? o->budget : 1024;
+    const uint32_t unit = o->unit != 0 ? o->unit : 16, budget = o->budget != 0 ? o->budget : 1024;
     const uint32_t kept = recent_blocks(o, unit) + 1;
 
     (void)context_max;
@@ -38,7 +38,7 @@ static karat_status plan(const karat_method_shape *shape, const karat_method_opt
     return KARAT_OK;
 }
 
-/* A row of F32 for append, then a score per block for each head of a group, then their sum. */
+/* A row of F32 for append; a score per block for each head of a group, and the largest. */
 static uint64_t scratch_bytes(const karat_method_shape *shape, const karat_method_plan *plan,
                               uint64_t context_max)
 {
@@ -87,9 +87,9 @@ static uint32_t choose(const karat_method_call *call, uint32_t kv_head, uint32_t
                          karat_page_index(call, kv_head, first / page_blocks),
                          least(page_blocks, blocks - first), s->key_dim, dots + first, blocks);
     for (uint64_t b = 0; b < blocks; b++) {
-        score[b] = 0;
-        for (uint32_t h = 0; h < group; h++)
-            score[b] += dots[h * blocks + b];
+        score[b] = dots[b];
+        for (uint32_t h = 1; h < group; h++)
+            score[b] = dots[h * blocks + b] > score[b] ? dots[h * blocks + b] : score[b];
         if (b == 0 || b >= blocks - recent)
             score[b] = INFINITY;
     }

@@ -53,9 +53,10 @@ python3 - selection.jsonl << 'END' || say "the selection is not what the method'
 import json, sys
 rows = [json.loads(line) for line in open(sys.argv[1])]
 assert rows
-for r in rows:  # 4 blocks of 32: the first, the two newest, and one that was chosen
-    newest = r["position"] // 32
-    assert len(r["units"]) == 4 and r["units"][0] == 0 and r["units"][2:] == [newest - 1, newest], r
+for r in rows:  # 8 blocks of 16: the first, the four newest, and three that were chosen
+    newest = r["position"] // 16
+    assert len(r["units"]) == 8 and r["units"][0] == 0, r
+    assert r["units"][4:] == list(range(newest - 3, newest + 1)), r
 END
 run --attention-layers 0=./my_method.so --budget 96 > /dev/null 2>&1 || say "--attention-layers refuses a file"
 
@@ -85,7 +86,7 @@ grep -q '"meankey"' eval.json || say "eval has no row of the method"
 
 refuses 'No such file' "$karat" run "$model" -p x --attention ./nothing.so
 refuses 'cannot load a method' "$karat" run "$model" -p x --attention "$model"
-refuses 'budget 64, must be 96' "$karat" run "$model" -p x --attention ./my_method.so --budget 64
+refuses 'budget 64, must be 80' "$karat" run "$model" -p x --attention ./my_method.so --budget 64
 refuses 'No such file' "$karat" node --listen 127.0.0.1:0 --method ./nothing.so
 ! "$karat" node --listen 127.0.0.1:0 --method ./my_method.so,./again.so 2> err || say "a node takes two of a name"
 grep -q 'again.so: there is a method "meankey" already' err || say "two of a name: $(cat err)"

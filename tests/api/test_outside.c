@@ -73,16 +73,19 @@ static void oracle(const uint16_t *key, const float *query, uint32_t kv_head, ui
 
     for (uint32_t b = 0; b < blocks; b++) {
         const uint32_t end = (b + 1) * UNIT < tokens ? (b + 1) * UNIT : tokens;
-        score[b] = 0;
+        score[b] = -HUGE_VAL;
         taken[b] = b == 0 || b + recent >= blocks;
-        for (uint32_t t = b * UNIT; t < end; t++)
-            for (uint32_t h = 0; h < HEADS / KV; h++)
+        for (uint32_t h = 0; h < HEADS / KV; h++) {
+            double dot = 0;
+
+            for (uint32_t t = b * UNIT; t < end; t++)
                 for (uint32_t c = 0; c < D; c++) {
                     float k;
                     kr_to_f32(KR_BF16, key + (t * KV + kv_head) * D + c, &k, 1);
-                    score[b] += (double)k * (double)query[(kv_head * (HEADS / KV) + h) * D + c] /
-                                (end - b * UNIT);
+                    dot += (double)k * (double)query[(kv_head * (HEADS / KV) + h) * D + c] / (end - b * UNIT);
                 }
+            score[b] = fmax(score[b], dot);
+        }
     }
     for (uint32_t n = 1 + recent; n < BUDGET / UNIT; n++) {
         uint32_t best = 0;
