@@ -32,6 +32,18 @@ static kr_status open_on_node(karat_client *client, uint64_t tokens_max, uint64_
     return status;
 }
 
+/* Another client may have configured the node while it was idle: it is told again. */
+static kr_status open_agreed(karat_client *client, uint64_t tokens_max, uint64_t seed, kr_msg_opened *opened,
+                             kr_err *err)
+{
+    kr_status status = open_on_node(client, tokens_max, seed, opened, err);
+
+    if (status != KR_E_STALE)
+        return status;
+    status = kr_client_send_plan(client, &client->plan, err);
+    return status == KR_OK ? open_on_node(client, tokens_max, seed, opened, err) : status;
+}
+
 static kr_status session_open(karat_client *client, uint64_t tokens_max, uint64_t seed, karat_session **out,
                               kr_err *err)
 {
@@ -50,13 +62,8 @@ static kr_status session_open(karat_client *client, uint64_t tokens_max, uint64_
     uint64_t *tokens = kr_alloc(client->plan.configure.layers * sizeof *tokens);
     if (session == NULL || tokens == NULL)
         status = kr_fail(err, KR_E_MEMORY, "no memory for a session");
-    if (status == KR_OK)
-        status = open_on_node(client, tokens_max, seed, &opened, err);
-    if (status == KR_E_STALE) { /* another client has configured the idle node meanwhile */
-        status = kr_client_send_plan(client, &client->plan, err);
-        if (status == KR_OK)
-            status = open_on_node(client, tokens_max, seed, &opened, err);
-    }
+    else
+        status = open_agreed(client, tokens_max, seed, &opened, err);
     if (status != KR_OK) {
         kr_free(session);
         kr_free(tokens);

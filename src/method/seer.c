@@ -279,7 +279,7 @@ static void append_run(const kr_job *job, uint32_t part, kr_scratch scratch)
         for (uint32_t g = 0; g < job->view->shape->kv_heads; g++)
             if (token % unit == unit - 1)
                 memcpy(gate_key(job, g, token / unit), row + (size_t)g * dim, dim * ELEMENT);
-            else if (token % unit == 0)
+            else /* an open block has none, nor has one that a cut has opened again */
                 memset(gate_key(job, g, token / unit), 0, dim * ELEMENT);
     }
 }
