@@ -197,8 +197,7 @@ static kr_status plan(const kr_method_config *config, const kr_attention_shape *
         p.page_index_bytes = (uint32_t)(units * answer.unit_bytes);
         if (answer.state_bytes != 0 || t->end_prompt != NULL)
             p.record_body_bytes = sizeof(header) + shape->kv_heads * kr_align_up(answer.state_bytes, 64);
-        p.selected_max = (uint32_t)(answer.tokens_max != 0 && answer.tokens_max < whole ? answer.tokens_max
-                                                                                        : whole);
+        p.selected_max = (uint32_t)(answer.tokens_max != 0 ? answer.tokens_max : whole);
         p.cost[KR_STAGE_SELECT].per_unit = (kr_work){
             .flops = answer.unit_flops,
             .read_bytes = (uint64_t)shape->kv_heads * answer.unit_bytes,
