@@ -53,7 +53,7 @@ elif ! /usr/bin/python3 -c 'import cffi, numpy' 2> /dev/null; then
     echo "SKIP: Python example: no python3-cffi or python3-numpy"
 else
     for method in quest sparq starc; do
-        KARAT_LIBRARY=$prefix/lib/libkarat.so.0 /usr/bin/python3 select.py $method || die "select.py $method"
+        KARAT_LIBRARY=$prefix/lib/libkarat.so.0 /usr/bin/python3 numpy_select.py $method || die "numpy_select.py $method"
     done
 fi
 cat shared.txt

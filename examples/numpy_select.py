@@ -3,7 +3,7 @@
 Holds one layer's KV cache as float16 [kv_head][token][dim], as inference engines do, lets a method choose for
 one query, attends over the choice where the arrays lie, and checks both against numpy.
 
-    KARAT_LIBRARY=build/libkarat.so python3 examples/select.py [METHOD]
+    KARAT_LIBRARY=build/libkarat.so python3 examples/numpy_select.py [METHOD]
 """
 
 import os
@@ -69,7 +69,7 @@ error = ffi.new("karat_error *")
 
 def must(status):
     if status != 0:
-        sys.exit("select.py: " + ffi.string(error.text).decode())
+        sys.exit("numpy_select.py: " + ffi.string(error.text).decode())
 
 
 def struct(name, **fields):
