@@ -14,6 +14,7 @@
 #include "ops/attend_ahead.h"
 #include "ops/attend_rows.h"
 #include "ops/lanes_exp.h"
+#include "ops/lanes_load.h"
 #include "ops/variants.h"
 
 enum {
@@ -22,7 +23,6 @@ enum {
      * 32 KB; more: the block's scores do. Whole register tiles either way. */
     TOKEN_BLOCK_ONE = 32,
     TOKEN_BLOCK = 72,
-    DIM_BLOCK = 16,
     CHUNK_FLOATS = 4096 /* a query chunk, 16 KB, stays in the first-level cache too */
 };
 
@@ -31,10 +31,11 @@ typedef struct {
     const kr_attend_rows_args *a;
     uint32_t first_row, rows, vectors, width; /* width = vectors * KR_LANES */
     uint32_t block;                           /* tokens converted at once */
+    uint32_t stride;                          /* of their rows: not a multiple of a page of the cache */
     float *query;                             /* [key_dim][width] */
     float *score;                             /* [positions][width] */
     float *acc;                               /* [value_dim][width] */
-    float *element;                           /* [TOKEN_BLOCK][max dim] */
+    float *element;                           /* [TOKEN_BLOCK][stride] */
     float *maximum, *sum;                     /* [width] */
 } row_group;
 
@@ -53,19 +54,21 @@ static void convert_row(kr_dtype type, const void *row, float *out, uint32_t dim
         kr_to_f32(type, (const uint8_t *)row + (size_t)c * kr_dtype_bytes(type), out + c, dim - c);
 }
 
-/* A product to accumulate: out[t][width] += sum over steps of x[step][width] * y[t][step]. */
+/* A product to accumulate: out[t][width] += sum over steps of x[step][width] * y[t][step]; fresh: out
+ * starts at 0. */
 typedef struct {
     const float *x, *y;
     float *out;
     size_t t_stride, step_stride; /* of y, in elements */
     uint32_t width, steps;
+    bool fresh;
     upcoming *ahead;
 } product;
 
 static void convert_rows(const row_group *g, const void *const *rows, uint32_t n, uint32_t dim)
 {
     for (uint32_t j = 0; j < n; j++)
-        convert_row(g->a->type, rows[j], g->element + (size_t)j * dim, dim);
+        convert_row(g->a->type, rows[j], g->element + (size_t)j * g->stride, dim);
 }
 
 /* H vectors of rows times T columns, all partial sums in registers. */
@@ -77,7 +80,8 @@ static void convert_rows(const row_group *g, const void *const *rows, uint32_t n
                                                                                                        \
         _Pragma("GCC unroll 16") for (int t = 0; t < T; t++)                                           \
             _Pragma("GCC unroll 16") for (int h = 0; h < H; h++)                                       \
-                sum[t][h] = lanes_load(p->out + (size_t)t * p->width + h * KR_LANES);                  \
+                sum[t][h] = p->fresh ? lanes_set(0.0f)                                                 \
+                                     : lanes_load(p->out + (size_t)t * p->width + h * KR_LANES);       \
         for (uint32_t s = 0; s < p->steps; s++, x += p->width, y += p->step_stride) {                  \
             if (s % 2 == 0)                                                                            \
                 fetch_line(p->ahead);                                                                  \
@@ -142,15 +146,26 @@ static void multiply(const row_group *g, product p, uint32_t columns)
     }
 }
 
-/* Both transposes go in blocks of 16 dims, whose lines then stay in the first-level cache. */
+/* Queries as [key_dim][width]; rows that are missing are 0. */
 static void load_query(const row_group *g)
 {
-    const uint32_t dim = g->a->key_dim;
+    const uint32_t dim = g->a->key_dim, whole = dim / KR_LANES * KR_LANES;
+    const float *const *query = g->a->query + g->first_row;
 
-    for (uint32_t first = 0; first < dim; first += DIM_BLOCK)
-        for (uint32_t r = 0; r < g->width; r++)
-            for (uint32_t c = first; c < dim && c < first + DIM_BLOCK; c++)
-                g->query[(size_t)c * g->width + r] = r < g->rows ? g->a->query[g->first_row + r][c] : 0.0f;
+    for (uint32_t first = 0; first < g->width; first += KR_LANES) {
+        for (uint32_t c = 0; c < whole; c += KR_LANES) {
+            kr_lanes x[KR_LANES];
+
+            KR_UNROLL for (uint32_t r = 0; r < KR_LANES; r++)
+                x[r] = first + r < g->rows ? lanes_load(query[first + r] + c) : lanes_set(0.0f);
+            lanes_transpose(x);
+            KR_UNROLL for (uint32_t r = 0; r < KR_LANES; r++)
+                lanes_store(g->query + (size_t)(c + r) * g->width + first, x[r]);
+        }
+        for (uint32_t c = whole; c < dim; c++)
+            for (uint32_t r = first; r < first + KR_LANES; r++)
+                g->query[(size_t)c * g->width + r] = r < g->rows ? query[r][c] : 0.0f;
+    }
 }
 
 /* The block after [i, i + n): its keys; after the last block of keys, the first values. */
@@ -170,7 +185,6 @@ static void score_positions(const row_group *g)
 {
     const uint32_t dim = g->a->key_dim, chunk = CHUNK_FLOATS / g->width;
 
-    memset(g->score, 0, sizeof(float) * g->a->positions * g->width);
     for (uint32_t i = 0; i < g->a->positions; i += g->block) {
         const uint32_t n = g->a->positions - i < g->block ? g->a->positions - i : g->block;
 
@@ -182,16 +196,19 @@ static void score_positions(const row_group *g)
 
             multiply(g,
                      (product){g->query + (size_t)c * g->width, g->element + c,
-                               g->score + (size_t)i * g->width, dim, 1, g->width, steps, &ahead},
+                               g->score + (size_t)i * g->width, g->stride, 1, g->width, steps, c == 0,
+                               &ahead},
                      n);
         }
     }
 }
 
-/* Rows of the group that do not see position i get -inf there. */
-static void mask_position(const row_group *g, uint32_t i)
+/* Rows of a vector that do not see position i get -inf there. */
+static void mask_position(const row_group *g, uint32_t i, uint32_t vector)
 {
-    for (uint32_t r = 0; r < g->rows; r++)
+    const uint32_t first = vector * KR_LANES;
+
+    for (uint32_t r = first; r < g->rows && r < first + KR_LANES; r++)
         if (i < g->a->from[g->first_row + r] || i >= g->a->to[g->first_row + r])
             g->score[(size_t)i * g->width + r] = -INFINITY;
 }
@@ -204,37 +221,43 @@ static bool sees_all(const row_group *g)
     return true;
 }
 
-static void finish_scores(const row_group *g)
+/* Scaled and biased, in place, for one vector of rows. */
+static inline kr_lanes finish_score(const row_group *g, uint32_t i, uint32_t vector)
 {
     const kr_attend_rows_args *a = g->a;
-    const kr_lanes scale = lanes_set(a->scale);
-    const bool all = sees_all(g);
+    float *score = g->score + (size_t)i * g->width + vector * KR_LANES;
+    kr_lanes s = lanes_mul(lanes_load(score), lanes_set(a->scale));
 
-    for (uint32_t i = 0; i < a->positions; i++) {
-        float *score = g->score + (size_t)i * g->width;
+    if (a->bias)
+        s = lanes_add(s, lanes_set(a->bias[i]));
+    lanes_store(score, s);
+    return s;
+}
 
-        for (uint32_t r = 0; r < g->width; r += KR_LANES) {
-            kr_lanes s = lanes_mul(lanes_load(score + r), scale);
+/* The largest score of each row of a vector, after finishing all of them. */
+static kr_lanes finish_scores(const row_group *g, uint32_t vector, bool all_seen)
+{
+    kr_lanes maximum = lanes_set(-INFINITY);
 
-            if (a->bias)
-                s = lanes_add(s, lanes_set(a->bias[i]));
-            lanes_store(score + r, s);
+    for (uint32_t i = 0; i < g->a->positions; i++) {
+        kr_lanes s = finish_score(g, i, vector);
+
+        if (!all_seen) {
+            mask_position(g, i, vector);
+            s = lanes_load(g->score + (size_t)i * g->width + vector * KR_LANES);
         }
-        if (!all)
-            mask_position(g, i);
+        maximum = lanes_max(s, maximum);
     }
+    return lanes_add(maximum, lanes_set(0.0f)); /* -0 becomes +0 */
 }
 
 /* Scores to probabilities for one vector of rows: maximum, exp, sum over positions in order. */
-static void softmax(const row_group *g, uint32_t vector)
+static void softmax(const row_group *g, uint32_t vector, bool all_seen)
 {
     const kr_attend_rows_args *a = g->a;
     float *score = g->score + vector * KR_LANES;
-    kr_lanes maximum = lanes_set(-INFINITY), sum = lanes_set(0.0f);
+    kr_lanes maximum = finish_scores(g, vector, all_seen), sum = lanes_set(0.0f);
 
-    for (uint32_t i = 0; i < a->positions; i++)
-        maximum = lanes_max(lanes_load(score + (size_t)i * g->width), maximum);
-    maximum = lanes_add(maximum, lanes_set(0.0f)); /* -0 becomes +0 */
     lanes_store(g->maximum + vector * KR_LANES, maximum);
     maximum = lanes_max(maximum, lanes_set(-FLT_MAX));
     for (uint32_t i = 0; i < a->positions; i++) {
@@ -250,7 +273,8 @@ static void weigh_values(const row_group *g)
 {
     const uint32_t dim = g->a->value_dim;
 
-    memset(g->acc, 0, sizeof(float) * dim * g->width);
+    if (g->a->positions == 0)
+        memset(g->acc, 0, sizeof(float) * dim * g->width);
     for (uint32_t i = 0; i < g->a->positions; i += g->block) {
         const uint32_t n = g->a->positions - i < g->block ? g->a->positions - i : g->block;
 
@@ -258,20 +282,33 @@ static void weigh_values(const row_group *g)
 
         convert_rows(g, g->a->value_row + i, n, dim);
         multiply(g,
-                 (product){g->score + (size_t)i * g->width, g->element, g->acc, 1, dim, g->width, n, &ahead},
+                 (product){g->score + (size_t)i * g->width, g->element, g->acc, 1, g->stride, g->width, n,
+                           i == 0, &ahead},
                  dim);
     }
 }
 
 static void store_rows(const row_group *g)
 {
-    const uint32_t dim = g->a->value_dim;
+    const uint32_t dim = g->a->value_dim, whole = dim / KR_LANES * KR_LANES;
     float *out = g->a->accumulator + (size_t)g->first_row * dim;
 
-    for (uint32_t first = 0; first < dim; first += DIM_BLOCK)
-        for (uint32_t r = 0; r < g->rows; r++)
-            for (uint32_t d = first; d < dim && d < first + DIM_BLOCK; d++)
+    for (uint32_t first = 0; first < g->rows; first += KR_LANES) {
+        const uint32_t rows = g->rows - first < KR_LANES ? g->rows - first : KR_LANES;
+
+        for (uint32_t d = 0; d < whole; d += KR_LANES) {
+            kr_lanes x[KR_LANES];
+
+            KR_UNROLL for (uint32_t r = 0; r < KR_LANES; r++)
+                x[r] = lanes_load(g->acc + (size_t)(d + r) * g->width + first);
+            lanes_transpose(x);
+            KR_UNROLL for (uint32_t r = 0; r < KR_LANES; r++) if (r < rows)
+                lanes_store(out + (size_t)(first + r) * dim + d, x[r]);
+        }
+        for (uint32_t r = first; r < first + rows; r++)
+            for (uint32_t d = whole; d < dim; d++)
                 out[(size_t)r * dim + d] = g->acc[(size_t)d * g->width + r];
+    }
     for (uint32_t r = 0; r < g->rows; r++) {
         g->a->maximum[g->first_row + r] = g->maximum[r];
         g->a->sum[g->first_row + r] = g->sum[r];
@@ -294,15 +331,15 @@ void KR_ATTEND_ROWS_NAME(const kr_attend_rows_args *a)
         g.block = g.vectors == 1 ? TOKEN_BLOCK_ONE : TOKEN_BLOCK;
         g.query = a->scratch;
         g.acc = g.query + (size_t)a->key_dim * g.width;
+        g.stride = (dim + 15) / 16 * 16 + 16;
         g.element = g.acc + (size_t)a->value_dim * g.width;
-        g.maximum = g.element + (size_t)TOKEN_BLOCK * dim;
+        g.maximum = g.element + (size_t)TOKEN_BLOCK * g.stride;
         g.sum = g.maximum + g.width;
         g.score = g.sum + g.width;
         load_query(&g);
         score_positions(&g);
-        finish_scores(&g);
         for (uint32_t v = 0; v < g.vectors; v++)
-            softmax(&g, v);
+            softmax(&g, v, sees_all(&g));
         weigh_values(&g);
         store_rows(&g);
     }

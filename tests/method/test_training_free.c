@@ -139,6 +139,27 @@ static void starc_ties_go_to_the_first_cluster(void **state)
     session_close(s);
 }
 
+/* Even tokens point one way and odd ones another, the query a third: all clusters score 0, the step's own
+ * too. The first is taken, and of the second what still fits. */
+static void starc_equal_clusters_in_order(void **state)
+{
+    (void)state;
+    static const uint32_t want[9] = {0, 1, 2, 4, 6, 8, 10, 12, 14};
+    kr_method_config config = named("starc");
+    float out[17 * D], key[17 * D] = {0}, query[17 * D] = {0};
+
+    for (uint32_t i = 0; i < 17; i++)
+        key[i * D + i % 2] = query[i * D + 2] = 1.0f;
+    config.budget = 9, config.unit = 8, config.parameter[0] = 16;
+    session *s = session_open(&kr_method_starc, config, one_head, 17, 16);
+
+    session_run(s, (chunk){16, true, query, key, key, NULL, NULL, out});
+    session_run(s, (chunk){1, false, query, key, key, NULL, NULL, out});
+    assert_int_equal(s->selected_count[0], 9);
+    assert_memory_equal(s->selected, want, sizeof want);
+    session_close(s);
+}
+
 static void snapkv(void **state)
 {
     (void)state;
@@ -379,6 +400,7 @@ int main(void)
         cmocka_unit_test(sparq_by_hand),
         cmocka_unit_test(starc),
         cmocka_unit_test(starc_ties_go_to_the_first_cluster),
+        cmocka_unit_test(starc_equal_clusters_in_order),
         cmocka_unit_test(snapkv),
         cmocka_unit_test(h2o),
         cmocka_unit_test(streamingllm),

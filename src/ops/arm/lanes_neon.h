@@ -65,6 +65,14 @@ static inline float lanes_sum16(const kr_lanes *chain)
 
     return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
 }
+/* x[i] lane j becomes x[j] lane i. */
+static inline void lanes_transpose(kr_lanes x[4])
+{
+    const float32x4x2_t a = vzipq_f32(x[0], x[2]), b = vzipq_f32(x[1], x[3]);
+    const float32x4x2_t low = vzipq_f32(a.val[0], b.val[0]), high = vzipq_f32(a.val[1], b.val[1]);
+
+    x[0] = low.val[0], x[1] = low.val[1], x[2] = high.val[0], x[3] = high.val[1];
+}
 /* 4 words of two BF16 each: the low halves and the high halves. */
 static inline void lanes_from_bf16_pairs(const uint16_t *p, kr_lanes *low, kr_lanes *high)
 {

@@ -40,36 +40,6 @@ typedef struct {
 static __mmask32 first_halves(uint32_t n) { return n >= 32 ? 0xffffffffu : (1u << n) - 1; }
 static __mmask16 first_words(uint32_t n) { return (__mmask16)(n >= 16 ? 0xffff : (1u << n) - 1); }
 
-/* x[i] lane j becomes x[j] lane i. */
-KR_INLINE void transpose(__m512i x[16])
-{
-    __m512i y[16];
-
-    KR_UNROLL for (int i = 0; i < 16; i += 2)
-    {
-        y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
-        y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
-    }
-    KR_UNROLL for (int i = 0; i < 16; i += 4) KR_UNROLL for (int j = 0; j < 2; j++)
-    {
-        x[i + 2 * j] = _mm512_unpacklo_epi64(y[i + j], y[i + j + 2]);
-        x[i + 2 * j + 1] = _mm512_unpackhi_epi64(y[i + j], y[i + j + 2]);
-    }
-    KR_UNROLL for (int i = 0; i < 4; i++) /* x[4 k + i]: column 4 q + i of rows 4 k.. in quarter q */
-    {
-        const __m512i low = _mm512_shuffle_i32x4(x[i], x[i + 4], 0x88);
-        const __m512i low_odd = _mm512_shuffle_i32x4(x[i], x[i + 4], 0xdd);
-        const __m512i high = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0x88);
-        const __m512i high_odd = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0xdd);
-
-        y[i] = _mm512_shuffle_i32x4(low, high, 0x88);
-        y[i + 4] = _mm512_shuffle_i32x4(low_odd, high_odd, 0x88);
-        y[i + 8] = _mm512_shuffle_i32x4(low, high, 0xdd);
-        y[i + 12] = _mm512_shuffle_i32x4(low_odd, high_odd, 0xdd);
-    }
-    KR_UNROLL for (int i = 0; i < 16; i++) x[i] = y[i];
-}
-
 /* The low and the high half of 16 words, widened. */
 KR_INLINE void widen(kr_dtype type, __m512i pair, __m512 *low, __m512 *high)
 {
@@ -105,7 +75,7 @@ KR_INLINE void transpose_dims(const uint8_t *const row[TOKENS], size_t at, uint3
                                 : _mm512_maskz_loadu_epi16(first_halves(dims), row[t] + at);
         KR_PREFETCH(next[t] + at);
     }
-    transpose(x);
+    words_transpose(x);
     KR_UNROLL for (uint32_t d = 0; d < 16; d++)
     {
         __m512 low = _mm512_castsi512_ps(x[d]), high;

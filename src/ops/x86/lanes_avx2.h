@@ -67,6 +67,30 @@ static inline float lanes_sum16(const kr_lanes *chain)
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
+/* x[i] lane j becomes x[j] lane i. */
+static inline __attribute__((always_inline)) void lanes_transpose(kr_lanes x[8])
+{
+    __m256 y[8];
+
+    _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++)
+    {
+        const int at = i / 2 * 4 + i % 2 * 2; /* rows 0 1, 2 3, 4 5, 6 7 */
+
+        y[at] = _mm256_unpacklo_ps(x[at], x[at + 1]);
+        y[at + 1] = _mm256_unpackhi_ps(x[at], x[at + 1]);
+    }
+    _Pragma("GCC unroll 2") for (int i = 0; i < 8; i += 4) _Pragma("GCC unroll 2") for (int j = 0; j < 2; j++)
+    {
+        x[i + 2 * j] = _mm256_shuffle_ps(y[i + j], y[i + j + 2], 0x44);
+        x[i + 2 * j + 1] = _mm256_shuffle_ps(y[i + j], y[i + j + 2], 0xee);
+    }
+    _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++)
+    {
+        y[i] = _mm256_permute2f128_ps(x[i], x[i + 4], 0x20);
+        y[i + 4] = _mm256_permute2f128_ps(x[i], x[i + 4], 0x31);
+    }
+    _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) x[i] = y[i];
+}
 /* 8 words of two BF16 each: the low halves and the high halves. */
 static inline void lanes_from_bf16_pairs(const uint16_t *p, kr_lanes *low, kr_lanes *high)
 {

@@ -73,6 +73,47 @@ static inline __attribute__((always_inline)) kr_lanes lanes_fold16(const kr_lane
         _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15),
         _mm512_add_ps(_mm512_shuffle_ps(two[0], two[1], 0x88), _mm512_shuffle_ps(two[0], two[1], 0xdd)));
 }
+/* x[i] lane j becomes x[j] lane i. */
+static inline __attribute__((always_inline)) void words_transpose(__m512i x[16])
+{
+    __m512i y[16];
+
+    _Pragma("GCC unroll 8") for (int i = 0; i < 16; i += 2)
+    {
+        y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+        y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+    }
+    _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++)
+    {
+        const int at = i / 2 * 4 + i % 2;
+
+        x[i / 2 * 4 + i % 2 * 2] = _mm512_unpacklo_epi64(y[at], y[at + 2]);
+        x[i / 2 * 4 + i % 2 * 2 + 1] = _mm512_unpackhi_epi64(y[at], y[at + 2]);
+    }
+    _Pragma("GCC unroll 4") for (int i = 0; i < 4;
+                                 i++) /* x[4 k + i]: column 4 q + i of rows 4 k.. in quarter q */
+    {
+        const __m512i low = _mm512_shuffle_i32x4(x[i], x[i + 4], 0x88);
+        const __m512i low_odd = _mm512_shuffle_i32x4(x[i], x[i + 4], 0xdd);
+        const __m512i high = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0x88);
+        const __m512i high_odd = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0xdd);
+
+        y[i] = _mm512_shuffle_i32x4(low, high, 0x88);
+        y[i + 4] = _mm512_shuffle_i32x4(low_odd, high_odd, 0x88);
+        y[i + 8] = _mm512_shuffle_i32x4(low, high, 0xdd);
+        y[i + 12] = _mm512_shuffle_i32x4(low_odd, high_odd, 0xdd);
+    }
+    _Pragma("GCC unroll 16") for (int i = 0; i < 16; i++) x[i] = y[i];
+}
+
+static inline __attribute__((always_inline)) void lanes_transpose(kr_lanes x[16])
+{
+    __m512i word[16];
+
+    _Pragma("GCC unroll 16") for (int i = 0; i < 16; i++) word[i] = _mm512_castps_si512(x[i]);
+    words_transpose(word);
+    _Pragma("GCC unroll 16") for (int i = 0; i < 16; i++) x[i] = _mm512_castsi512_ps(word[i]);
+}
 /* 16 words of two BF16 each: the low halves and the high halves. */
 static inline void lanes_from_bf16_pairs(const uint16_t *p, kr_lanes *low, kr_lanes *high)
 {
