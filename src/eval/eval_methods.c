@@ -5,6 +5,7 @@
 
 #include "method/outside.h"
 #include "method/quest.h"
+#include "method/trained.h"
 
 /* RetroInfer takes shares of the clusters, in thousandths; estimation keeps its 232 while there is room. */
 static void share_of_clusters(kr_method_config *config, uint32_t budget, uint64_t context,
@@ -102,6 +103,10 @@ const kr_eval_method kr_eval_methods[] = {
      .apply = short_window,
      .note = "infllm2: made for models trained with it; local window 256, on top of the budget."},
     {.name = "seer", .has_budget = true},
+    {.name = "seer-threshold",
+     .variant = "seer",
+     .mode = KR_SEER_THRESHOLD,
+     .note = "seer-threshold: blocks whose share of the gate's softmax is over 0.004; no budget."},
     {.name = "dsa", .has_budget = true, .note = "dsa: the model's own selection, in the prompt too."},
     {.name = "msa",
      .has_budget = true,
@@ -137,7 +142,7 @@ bool kr_eval_method_is_default(const kr_eval_method *method, const kr_model *mod
         return model->indexer == KR_INDEXER_DSA;
     if (strcmp(method->name, "msa") == 0)
         return model->indexer == KR_INDEXER_BLOCK;
-    return strcmp(method->name, "seer") == 0 && model->gates.dim != 0;
+    return strncmp(method->name, "seer", 4) == 0 && model->gates.dim != 0;
 }
 
 kr_method_config kr_eval_method_config(const kr_eval_method *method, uint32_t budget, uint64_t context,

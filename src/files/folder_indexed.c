@@ -79,20 +79,23 @@ static kr_status read_ffn_kinds(kr_json c, uint32_t first, kr_model *m, kr_err *
 /* ---- DeepSeek-V3.2, GLM-5.x ---- */
 
 /* Every layer owns an index unless a list, or a frequency behind an offset, says that it uses the one of
- * the nearest owner before it. */
+ * the nearest owner before it (GLM-5.2's IndexShare; IndexCache for a model that was trained without). */
 static kr_status read_index_owners(kr_json c, kr_model *m, kr_err *err)
 {
     const bool listed = json_object_get(c.object, "indexer_types") != NULL;
-    uint32_t every = 1, offset = 2, owner = 0;
+    uint32_t every = 1, offset = 2, owner = UINT32_MAX;
     kr_status s = kr_json_u32(c, "index_topk_freq", false, 1, KR_LAYERS_MAX, &every, err);
 
     if (s == KR_OK)
-        s = kr_json_u32(c, "index_skip_topk_offset", false, 0, KR_LAYERS_MAX, &offset, err);
+        s = kr_json_u32(c, "index_skip_topk_offset", false, 1, KR_LAYERS_MAX, &offset, err);
     for (uint32_t l = 0; l < m->layers && s == KR_OK; l++) {
         bool full = l + 1 <= offset || (l + 1 - offset) % every == 0;
         if (listed)
             s = layer_is(c, "indexer_types", "full", "shared", m, l, &full, err);
         owner = full ? l : owner;
+        if (s == KR_OK && owner == UINT32_MAX)
+            s = kr_fail(err, KR_E_FORMAT, "%s: layer %u shares an index, but no earlier layer owns one",
+                        c.where, l);
         m->layer[l].indexed = true;
         m->layer[l].index_owner = (uint16_t)owner;
     }

@@ -347,12 +347,19 @@ static kr_status claim_layer(const kr_model_file *file, kr_role role, uint32_t l
 }
 
 /* Tensors that no role names and karat knows of: gates, which the method that brings them reads; a table
- * that old checkpoints carry, which repeats what the configuration says; layers behind the last one, which
- * DeepSeek and GLM use to predict several tokens at once. number is what follows "layers." */
+ * that old checkpoints carry, which repeats what the configuration says; with DSA, layers behind the last
+ * one, which predict several tokens at once, and indexers of layers that the configuration makes share
+ * another's index. number is what follows "layers." */
 static bool is_beside(const kr_model *model, const char *name, const char *number)
 {
-    return strstr(name, KR_GATE_TENSORS) != NULL || strstr(name, "rotary_emb.inv_freq") != NULL ||
-           (model->indexer == KR_INDEXER_DSA && strtoul(number, NULL, 10) >= model->layers);
+    const unsigned long layer = strtoul(number, NULL, 10);
+
+    if (strstr(name, KR_GATE_TENSORS) != NULL || strstr(name, "rotary_emb.inv_freq") != NULL)
+        return true;
+    if (model->indexer != KR_INDEXER_DSA)
+        return false;
+    return layer >= model->layers ||
+           (model->layer[layer].index_owner != layer && strstr(name, ".self_attn.indexer.") != NULL);
 }
 
 static kr_status check_unclaimed(const kr_model_file *file, const uint8_t *claimed, kr_err *err)

@@ -30,7 +30,9 @@ kr_method_config kr_native_resolve(const kr_method_config *asked, const kr_model
                                    bool paper)
 {
     const bool native = is_named(asked, "native");
-    const bool own = model->indexer == KR_INDEXER_DSA     ? is_named(asked, "dsa")
+    const bool plain = asked->parameter[KR_NATIVE_HEADS] == 0;
+    const bool own = !plain                               ? false
+                     : model->indexer == KR_INDEXER_DSA   ? is_named(asked, "dsa")
                      : model->indexer == KR_INDEXER_BLOCK ? is_named(asked, "msa")
                                                           : false;
     kr_method_config config = *asked;

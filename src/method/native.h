@@ -22,8 +22,8 @@ extern const kr_method kr_method_msa;
 /* The configuration that "native" stands for in a layer: dsa, msa, or dense for a layer that the
  * model does not index. */
 kr_method_config kr_native_config(const kr_model *model, uint32_t layer, bool paper);
-/* What was asked for a layer with what only the model knows: native, and dsa or msa by name, become the
- * model's own (a budget that was asked for stays); seer gets its gates' sizes; others are as asked. */
+/* What was asked for a layer with what only the model knows: native, and dsa or msa without parameters,
+ * become the model's own (a budget that was asked for stays); seer gets its gates' sizes; others are as asked. */
 kr_method_config kr_native_resolve(const kr_method_config *asked, const kr_model *model, uint32_t layer,
                                    bool paper);
 
