@@ -54,6 +54,7 @@ typedef struct {
     char name[64];
     double flops_f32, flops_bf16, flops_fp8; /* per second, peak; 0 = cannot */
     double memory_bytes_per_s, memory_bytes;
+    double fast_bytes, fast_bytes_per_s; /* on-chip memory that holds index keys; 0 = none */
     double link_bytes_per_s, link_latency_s;    /* to the other node type, per device */
     double peer_bytes_per_s, peer_latency_s;    /* to devices of its own node; 0 = not stated */
     double fixed_s;                             /* per op launch */
@@ -90,6 +91,7 @@ typedef struct {
     const char *method; /* of the stages of a retrieval method; NULL for other ops */
     uint32_t ranks;     /* all-to-all: ranks taking part */
     kr_work work;
+    uint64_t fast_read_bytes; /* of what is read: lies in the device's fast memory */
     uint64_t rows, context_tokens, attended_tokens, experts, expert_rows;
     const kr_op_kernels *kernels; /* or NULL: nothing is known but the work */
 } kr_device_job;

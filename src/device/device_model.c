@@ -131,8 +131,10 @@ static bool has_kernels(const kr_device_model *d, const kr_device_job *job)
 static double roofline(const kr_device_model *d, const kr_device_job *job)
 {
     const double compute = (double)job->work.flops / (flops_of(d, job->math) * d->flops_efficiency);
-    const double memory = (double)(job->work.read_bytes + job->work.write_bytes) /
-                          (d->memory_bytes_per_s * d->memory_efficiency);
+    const double fast = (double)job->fast_read_bytes;
+    const double slow = (double)(job->work.read_bytes + job->work.write_bytes) - fast;
+    const double memory = slow / (d->memory_bytes_per_s * d->memory_efficiency) +
+                          (fast > 0.0 ? fast / d->fast_bytes_per_s : 0.0);
 
     return d->fixed_s + fmax(compute, memory);
 }

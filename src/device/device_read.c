@@ -73,8 +73,9 @@ static kr_status read_link(kr_json root, const char *key, double *bytes_per_s, d
 static kr_status read_rates(kr_json root, kr_device_model *d, kr_err *err)
 {
     static const char *const flops_keys[] = {"f32", "bf16", "fp8", NULL};
-    static const char *const memory_keys[] = {"bytes", "bytes_per_s", "efficiency", NULL};
-    nested flops, memory;
+    static const char *const memory_keys[] = {"bytes", "bytes_per_s", "efficiency", "fast", NULL};
+    static const char *const fast_keys[] = {"bytes", "bytes_per_s", NULL};
+    nested flops, memory, fast;
 
     TRY(nested_open(&flops, root, "flops", true, err));
     TRY(kr_json_only(flops.json, flops_keys, err));
@@ -90,6 +91,14 @@ static kr_status read_rates(kr_json root, kr_device_model *d, kr_err *err)
     TRY(read_figure(memory.json, "efficiency", false, 1.0, &d->memory_efficiency, err));
     if (d->memory_bytes_per_s <= 0.0 || d->memory_efficiency <= 0.0)
         return kr_fail(err, KR_E_FORMAT, "%s: bytes_per_s and efficiency must be above 0", memory.where);
+    TRY(nested_open(&fast, memory.json, "fast", false, err));
+    if (fast.json.object != NULL) {
+        TRY(kr_json_only(fast.json, fast_keys, err));
+        TRY(read_figure(fast.json, "bytes", true, 1e15, &d->fast_bytes, err));
+        TRY(read_figure(fast.json, "bytes_per_s", true, 1e18, &d->fast_bytes_per_s, err));
+        if (d->fast_bytes_per_s <= 0.0)
+            return kr_fail(err, KR_E_FORMAT, "%s: bytes_per_s must be above 0", fast.where);
+    }
     TRY(read_link(root, "link", &d->link_bytes_per_s, &d->link_latency_s, err));
     return read_link(root, "peers", &d->peer_bytes_per_s, &d->peer_latency_s, err);
 }

@@ -9,6 +9,7 @@ typedef struct {
     kr_scenario_options scenario;
     kr_study_options study;
     const kr_plan_workload *workload;
+    const char *trace; /* its name in reports, or NULL */
     double skew;       /* expert shares fall as number^-skew over a fixed shuffle; 0 = uniform */
     uint32_t sessions; /* 0: find the most that keep the limit */
     /* Out. */

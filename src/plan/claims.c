@@ -2,8 +2,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "plan/pair.h"
 #include "plan/rederive.h"
-#include "plan/reproduce.h"
 
 static double widened(double end, double by) { return end + by * fabs(end); }
 
@@ -60,31 +60,63 @@ static void write_values(const kr_claim *c, FILE *out)
         fprintf(out, "; %u points cannot run", c->lost);
 }
 
-static void write_claims(const kr_reproduction *r, FILE *out)
+static void count_verdicts(const kr_paper_claims *p, uint32_t count[4])
 {
-    uint32_t count[4] = {0};
+    memset(count, 0, 4 * sizeof *count);
+    for (uint32_t i = 0; i < p->claims; i++)
+        count[kr_claim_verdict(&p->claim[i])]++;
+}
 
-    for (uint32_t i = 0; i < r->claims; i++)
-        count[kr_claim_verdict(&r->claim[i])]++;
-    fprintf(
-        out,
-        "%u claims: %u hold, for %u the sign holds, %u are missed, %u cannot be judged. A claim *holds* when "
-        "every "
-        "point lies in the paper's range widened by a tenth of its ends; its *sign holds* when every point "
-        "is on "
-        "the paper's side of 1 (ratios) or 0 (differences, and counts, where that says nothing); else it is "
-        "*missed*.\n\n",
-        r->claims, count[0], count[1], count[2], count[3]);
-    fputs("| id | claim | paper | ours | verdict | cause of a miss, as far as known "
-          "|\n|---|---|---|---|---|---|\n",
-          out);
-    for (uint32_t i = 0; i < r->claims; i++) {
-        const kr_claim *c = &r->claim[i];
+static void write_claims(const kr_paper_claims *p, FILE *out)
+{
+    uint32_t count[4];
+
+    count_verdicts(p, count);
+    fprintf(out,
+            "%u claims: %u hold, for %u the sign holds, %u are missed, %u cannot be judged.\n\n"
+            "| id | claim | paper | ours | verdict | cause of a miss, as far as known "
+            "|\n|---|---|---|---|---|---|\n",
+            p->claims, count[0], count[1], count[2], count[3]);
+    for (uint32_t i = 0; i < p->claims; i++) {
+        const kr_claim *c = &p->claim[i];
         const kr_verdict v = kr_claim_verdict(c);
 
         fprintf(out, "| %s | %s | %s | ", c->id, c->text, c->paper);
         write_values(c, out);
         fprintf(out, " | %s | %s |\n", kr_verdict_name(v), v == KR_CLAIM_HOLDS ? "" : c->cause);
+    }
+}
+
+/* What a change moves: verdicts, and counts of sessions that move far. */
+static void write_moved(const kr_paper_claims *p, const kr_changed_run *run, FILE *out)
+{
+    if (run->moved_count == 0)
+        fputs("nothing", out);
+    for (uint32_t i = 0; i < run->moved_count; i++) {
+        const kr_moved_claim *m = &run->moved[i];
+
+        fprintf(out, "%s%s %s: ", i > 0 ? "; " : "", p->claim[m->claim].id, p->claim[m->claim].text);
+        if (m->before != m->after)
+            fprintf(out, "%s -> **%s**, ", kr_verdict_name(m->before), kr_verdict_name(m->after));
+        write_values(&m->moved, out);
+    }
+}
+
+static void write_changes(const kr_paper_claims *p, FILE *out)
+{
+    uint32_t count[4];
+
+    count_verdicts(p, count);
+    fputs("| parameter | here | tried instead | holds, sign, missed | what moves |\n|---|---|---|---|---|\n",
+          out);
+    fprintf(out, "| | as above | | %u, %u, %u | |\n", count[0], count[1], count[2]);
+    for (uint32_t i = 0; i < p->changes; i++) {
+        const kr_changed_run *run = &p->change[i];
+
+        fprintf(out, "| %s | %s | %s | %u, %u, %u | ", run->parameter, run->here, run->instead, run->count[0],
+                run->count[1], run->count[2]);
+        write_moved(p, run, out);
+        fputs(" |\n", out);
     }
 }
 
@@ -110,6 +142,8 @@ static kr_status write_rederived(const char *data, FILE *out, kr_err *err)
     return KR_OK;
 }
 
+static const char *trace_of(const kr_study_job *job) { return job->trace != NULL ? job->trace : ""; }
+
 static void write_grid(const kr_reproduction *r, FILE *out)
 {
     fputs("\n## Every point\n\n| model | method | trace | system | GPUs | devices | EP | sessions | tokens/s "
@@ -122,7 +156,7 @@ static void write_grid(const kr_reproduction *r, FILE *out)
         const kr_scenario_options *s = &j->scenario;
         const kr_study_result *x = &j->result;
 
-        fprintf(out, "| %s | %s | %s | %s%s%s%s | %u | %u | %u | ", s->model, s->method, r->grid_trace[i],
+        fprintf(out, "| %s | %s | %s | %s%s%s%s | %u | %u | %u | ", s->model, s->method, trace_of(j),
                 kr_system_names[s->system], j->study.policy == KR_POLICY_SCMS ? ", no OFMS" : "",
                 j->study.rebalance ? "" : ", no CMR",
                 j->skew > 0 ? j->study.balance_experts ? ", skew, EPLB" : ", skew" : "", s->gpus, s->devices,
@@ -137,29 +171,45 @@ static void write_grid(const kr_reproduction *r, FILE *out)
     }
 }
 
-static const char FREE_PARAMETERS[] =
-    "\n## What the paper leaves open, and what stands here for it\n\n"
-    "| parameter | here | what else is possible |\n|---|---|---|\n"
-    "| time of ops | data/devices: public fits for Score and Attend on the H200, a roofline for the rest | "
-    "the paper's "
-    "profiled table is unpublished |\n"
-    "| expert all-to-all | bytes over 400 GB/s a node (the paper's network) | `--measured-network`: DeepEP's "
-    "measured "
-    "curves, up to 2.5x slower |\n"
-    "| admission | pages of the largest remaining turn are promised at the start | unstated |\n"
-    "| memory kept back | 5 % | unstated |\n"
-    "| GPU-only and HiSparse | one micro-batch | two-batch overlap is unstated |\n"
-    "| Duplex | 48 GPUs (48 kW): whole nodes nearest to 44.8 kW | 40 GPUs |\n"
-    "| experts' shares under skew | number^-1.01, shuffled | Fig. 12's data is unpublished |\n"
-    "| training-free methods | Llama-3-70B, attention over 8 GPUs, default budgets | unstated |\n"
-    "| SWE traces | synthetic, from Table VII's figures alone | the traces are not public |\n";
-
-kr_status kr_reproduction_write(const kr_reproduce_options *o, const kr_reproduction *r, FILE *out,
-                                kr_err *err)
+static void write_pair_tables(const kr_pair_tables *t, FILE *out)
 {
-    kr_status status;
+    fputs("\n### Steps of the pair\n\nOver the GPU alone: whole step, kernels of scan and selection, energy "
+          "of a "
+          "token, at batch 1; then the whole step by batch, geometric mean over contexts. Above a million "
+          "tokens "
+          "DSA and LServe run on the GPU alone, which is the paper's rule.\n\n| method |",
+          out);
+    for (int c = 0; c < KR_PAIR_CONTEXTS; c++)
+        fprintf(out, " %lluK |", (unsigned long long)kr_pair_contexts[c] / 1024);
+    for (int b = 0; b < KR_PAIR_BATCHES; b++)
+        fprintf(out, " batch %u |", kr_pair_batches[b]);
+    fputs("\n|---|---|---|---|---|---|---|---|---|---|---|\n", out);
+    for (int m = 0; m < KR_PAIR_METHODS; m++) {
+        fprintf(out, "| %s |", kr_pair_methods[m]);
+        for (int c = 0; c < KR_PAIR_CONTEXTS; c++) {
+            const kr_pair_point *p = &t->sparse[m][c][0];
 
-    fputs("# The KARAT paper's experiments on karat's simulator\n\n"
+            fprintf(out, " %.2f, %.2f, %.2f |", p->gpu_s / kr_pair_step_s(p), p->gpu_scan_s / p->pair_scan_s,
+                    p->gpu_j / kr_pair_token_j(p));
+        }
+        for (int b = 0; b < KR_PAIR_BATCHES; b++) {
+            double sum = 0.0;
+
+            for (int c = 0; c < KR_PAIR_CONTEXTS; c++)
+                sum += log(t->sparse[m][c][b].gpu_s / kr_pair_step_s(&t->sparse[m][c][b]));
+            fprintf(out, " %.2f |", exp(sum / KR_PAIR_CONTEXTS));
+        }
+        fputs("\n", out);
+    }
+    fputs("| MemAgent | | | | | |", out);
+    for (int b = 0; b < KR_PAIR_BATCHES; b++)
+        fprintf(out, " %.2f |", t->agent_speedup[b]);
+    fputs("\n", out);
+}
+
+static void write_head(const kr_reproduce_options *o, const kr_reproduction *r, FILE *out)
+{
+    fputs("# The papers' experiments on karat's simulator\n\n"
           "Written by `karat reproduce`; nothing below is typed by hand and no constant was tuned to a "
           "claim.\n\n",
           out);
@@ -167,12 +217,38 @@ kr_status kr_reproduction_write(const kr_reproduce_options *o, const kr_reproduc
         fprintf(out, "* %s\n", r->traces[t]);
     fprintf(
         out,
-        "* %u points, %u seed(s) each at the final number of sessions, first seed %llu; digest of all runs "
-        "%016llx\n* network: %s\n\n## Claims\n\n",
-        r->runs, o->seeds, (unsigned long long)o->seed, (unsigned long long)r->digest,
-        o->measured_network ? "DeepEP as measured" : "400 GB/s a node, as the paper has it");
-    write_claims(r, out);
-    fputs(FREE_PARAMETERS, out);
+        "* %u points of the KARAT paper, changes included; the best of each system with %u seed(s), first "
+        "seed %llu; digest of all runs %016llx\n"
+        "* %.0f s on %u threads\n\n"
+        "A claim *holds* when every point lies in the paper's range widened by a tenth of its ends; its "
+        "*sign holds* when every point is on the paper's side of 1 (ratios) or 0 (differences); else, and "
+        "for counts and shares outside the range, it is *missed*. Ranges are over models and traces.\n",
+        r->runs, o->seeds, (unsigned long long)o->seed, (unsigned long long)r->digest, r->wall_s, o->threads);
+}
+
+kr_status kr_reproduction_write(const kr_reproduce_options *o, const kr_reproduction *r, FILE *out,
+                                kr_err *err)
+{
+    kr_status status;
+
+    write_head(o, r, out);
+    fputs("\n## KARAT: claims\n\n", out);
+    write_claims(&r->karat, out);
+    fputs("\n## KARAT: what the paper leaves open, and what it does to the verdicts\n\n"
+          "Each row is a run of everything it touches under one change, at each system's best configuration "
+          "of the run above, one seed; what concerns every trace is tried on KVCT. Not moved by anything "
+          "here: op times (data/devices and its sources; "
+          "the paper's profiled table is unpublished), budgets of the training-free methods (their "
+          "defaults).\n\n",
+          out);
+    write_changes(&r->karat, out);
+    fputs("\n## The memory-pipeline paper: claims\n\nOne MI210 and one U55C against the MI210 alone; "
+          "src/plan/pair.h says how each method is run.\n\n",
+          out);
+    write_claims(&r->pair, out);
+    write_pair_tables(r->tables, out);
+    fputs("\n### What the paper leaves open\n\n", out);
+    write_changes(&r->pair, out);
     status = write_rederived(o->data, out, err);
     if (status != KR_OK)
         return status;

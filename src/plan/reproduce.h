@@ -1,4 +1,4 @@
-/* The KARAT paper's experiments, run on the simulator, and what comes out beside what the paper says.
+/* The experiments of the two papers, run on the simulator, and what comes out beside what they say.
  *
  * Nothing here is tuned to a claim. A claim's verdict follows from numbers alone: see kr_claim_verdict. */
 #ifndef KR_PLAN_REPRODUCE_H
@@ -8,14 +8,14 @@
 
 #include "plan/batch.h"
 
-enum { KR_TRACES = 3, KR_CLAIMS_MAX = 64, KR_CLAIM_VALUES_MAX = 64 };
+enum { KR_TRACES = 3, KR_CLAIMS_MAX = 96, KR_CLAIM_VALUES_MAX = 64, KR_REPRODUCE_CHANGES_MAX = 32 };
 
 typedef struct {
     const char *data;
     const char *kvct; /* KVCT trace or folder; NULL: the synthetic kvct-like */
     uint32_t seeds, threads, trace_sessions;
     uint64_t seed;
-    bool measured_network; /* DeepEP's measured curves instead of the paper's 400 GB/s a node */
+    bool no_changes; /* leave out the runs under changes of what the papers leave open */
 } kr_reproduce_options;
 
 /* A claim: the paper's range and what ours came to, point by point. */
@@ -38,15 +38,38 @@ typedef enum { KR_CLAIM_HOLDS, KR_CLAIM_SIGN, KR_CLAIM_MISSED, KR_CLAIM_CANNOT_S
 kr_verdict kr_claim_verdict(const kr_claim *claim);
 const char *kr_verdict_name(kr_verdict verdict);
 
+/* A claim whose verdict a change moves, or whose values it moves far. */
+typedef struct {
+    uint32_t claim;
+    kr_verdict before, after;
+    kr_claim moved;
+} kr_moved_claim;
+
+/* A run of everything under one change of what the papers leave open. */
+typedef struct {
+    const char *parameter, *here, *instead; /* parameter empty: as the change before it */
+    uint32_t count[4];                      /* claims by verdict */
+    kr_moved_claim *moved;                  /* [moved_count], from kr_alloc */
+    uint32_t moved_count;
+} kr_changed_run;
+
+/* Claims of one paper. */
 typedef struct {
     kr_claim claim[KR_CLAIMS_MAX];
     uint32_t claims;
+    kr_changed_run change[KR_REPRODUCE_CHANGES_MAX];
+    uint32_t changes;
+} kr_paper_claims;
+
+typedef struct {
+    kr_paper_claims karat, pair;
     uint32_t runs;               /* points that were run */
     char traces[KR_TRACES][160]; /* name, sessions, digest */
-    uint64_t digest;             /* of all runs */
-    kr_study_job *grid;          /* [grid_count], for the table of all points */
+    uint64_t digest;             /* of all runs of the KARAT paper's points */
+    kr_study_job *grid;          /* [grid_count]: all of them */
     uint32_t grid_count;
-    const char *grid_trace[512]; /* trace of each point */
+    struct kr_pair_tables *tables; /* of the memory-pipeline paper */
+    double wall_s;                 /* that it took, by the caller */
 } kr_reproduction;
 
 /* Runs everything. KR_E_MEMORY, and what reading data and traces returns. Free with kr_reproduction_free. */

@@ -110,6 +110,42 @@ kr_status kr_plan_workload_of(const kr_trace *trace, const kr_plan_load *load, k
     return KR_OK;
 }
 
+kr_status kr_plan_workload_cut(const kr_plan_workload *from, uint64_t tokens, kr_plan_workload *workload,
+                               kr_err *err)
+{
+    uint32_t turns = 0;
+    kr_plan_workload w = *from;
+
+    for (uint32_t s = 0; s < from->view.sessions; s++)
+        turns += from->session[s].turns;
+    w.session = kr_alloc(from->view.sessions * sizeof *w.session);
+    w.turn = kr_alloc(turns * sizeof *w.turn);
+    if (w.session == NULL || w.turn == NULL) {
+        kr_plan_workload_free(&w);
+        return kr_fail(err, KR_E_MEMORY, "plan: no memory for %u turns", turns);
+    }
+    memcpy(w.session, from->session, from->view.sessions * sizeof *w.session);
+    memcpy(w.turn, from->turn, turns * sizeof *w.turn);
+    w.context_max = 0;
+    for (uint32_t t = 0; t < turns; t++) {
+        kr_sim_turn *turn = &w.turn[t];
+
+        if (turn->output_tokens > tokens / 2)
+            turn->output_tokens = tokens / 2;
+        if (turn->context_tokens > tokens - turn->output_tokens)
+            turn->context_tokens = tokens - turn->output_tokens;
+        if (turn->new_tokens > turn->context_tokens)
+            turn->new_tokens = turn->context_tokens;
+        if (turn->context_tokens + turn->output_tokens > w.context_max)
+            w.context_max = turn->context_tokens + turn->output_tokens;
+    }
+    for (uint32_t s = 0; s < w.view.sessions; s++)
+        w.session[s].turn = w.turn + (from->session[s].turn - from->turn);
+    w.view.session = w.session;
+    *workload = w;
+    return KR_OK;
+}
+
 /* ---- systems ---- */
 
 static kr_status load_device(const char *data, const char *name, const char *own, kr_device_model *device,
@@ -154,7 +190,7 @@ static void apply_factors(kr_scenario *s, const kr_plan_factors *f)
     }
     m->flops_f32 *= f->cores;
     m->flops_bf16 *= f->cores;
-    m->flops_fp8 *= f->cores;
+    m->flops_fp8 *= f->cores * f->memory_fp8;
     m->memory_bytes_per_s *= f->memory_bytes_per_s;
     m->link_bytes_per_s *= f->link_bytes;
     m->link_latency_s *= f->link_latency;
@@ -194,6 +230,7 @@ static kr_status build(kr_scenario *s, const kr_scenario_options *o, uint64_t co
     for (uint32_t l = 0; l < s->model.layers; l++) {
         memcpy(configs[l].name, o->method, strlen(o->method));
         configs[l].budget = o->budget;
+        configs[l].mode = o->mode;
         configs[l].dense_layers = UINT32_MAX;
     }
     status = kr_program_build(&s->program, &s->arena, &s->model, configs, &parallel, context_max, err);
@@ -239,8 +276,11 @@ static kr_status connect_parts(kr_scenario *s, const kr_scenario_options *o, kr_
         .reserved_share = o->reserved_share > 0.0 ? o->reserved_share : 0.05,
         .ranks_per_node = o->flat_network ? 1 : NODE_GPUS,
         .link_unshared = o->link_unshared,
+        .fast_unshared = o->fast_unshared,
         .all_to_all_by_bytes = o->all_to_all_by_bytes,
     };
+    if (o->unlimited_memory)
+        s->compute.memory_bytes = s->memory.memory_bytes = 1e18;
     if (o->system == KR_SYSTEM_HISPARSE) {
         s->hardware.host_bytes = 2e12 / NODE_GPUS;
         s->hardware.host_bytes_per_s = 64e9;

@@ -31,6 +31,9 @@ typedef struct {
  * left. */
 kr_status kr_plan_workload_of(const kr_trace *trace, const kr_plan_load *load, kr_plan_workload *workload,
                               kr_err *err);
+/* The same sessions with no context and output over tokens: turns that are longer begin later in them. */
+kr_status kr_plan_workload_cut(const kr_plan_workload *from, uint64_t tokens, kr_plan_workload *workload,
+                               kr_err *err);
 void kr_plan_workload_free(kr_plan_workload *workload);
 
 /* ---- systems ---- */
@@ -54,11 +57,12 @@ typedef struct {
     double cores, memory_bytes_per_s;     /* of memory devices */
     double compute_flops, compute_memory; /* roofline of compute ranks */
     double curves;                        /* time of everything that a fitted curve prices */
+    double memory_fp8;                    /* FP8 rate of memory devices, beside cores */
 } kr_plan_factors;
 
-#define KR_PLAN_NO_FACTORS  \
-    {                       \
-        1, 1, 1, 1, 1, 1, 1 \
+#define KR_PLAN_NO_FACTORS     \
+    {                          \
+        1, 1, 1, 1, 1, 1, 1, 1 \
     }
 
 typedef struct {
@@ -67,17 +71,19 @@ typedef struct {
     kr_system system;
     const char *method;     /* "native", "dense", "quest", ... */
     uint32_t budget;        /* tokens attended; 0 = the method's default */
+    uint32_t mode;          /* the method's named variant; 0 = its default */
     uint32_t gpus, devices; /* devices: ignored by systems without or with built-in ones */
     uint32_t ep, tp;        /* ep 0: all compute ranks, at most the model's experts */
     uint32_t micro_batches;
-    const char *compute, *memory;   /* descriptor paths instead of the system's own, or NULL */
-    const kr_device_tables *tables; /* measured on the compute device, or NULL; not owned */
-    bool exact;                     /* own accounting and absorbed queries, not the paper's */
-    bool all_to_all_by_bytes;       /* the paper's 400 GB/s a node instead of the measured curves */
-    double reserved_share;          /* of a device's memory, kept back; 0 = 5 % */
-    uint32_t spread;                /* memory devices that share out the KV heads of a session; 0 = 1 */
-    bool flat_network;              /* experts' exchanges inside a node cross the network too */
-    bool link_unshared;             /* see kr_sim_hardware */
+    const char *compute, *memory;      /* descriptor paths instead of the system's own, or NULL */
+    const kr_device_tables *tables;    /* measured on the compute device, or NULL; not owned */
+    bool exact;                        /* own accounting and absorbed queries, not the paper's */
+    bool all_to_all_by_bytes;          /* the paper's 400 GB/s a node instead of the measured curves */
+    double reserved_share;             /* of a device's memory, kept back; 0 = 5 % */
+    uint32_t spread;                   /* memory devices that share out the KV heads of a session; 0 = 1 */
+    bool flat_network;                 /* experts' exchanges inside a node cross the network too */
+    bool link_unshared, fast_unshared; /* see kr_sim_hardware */
+    bool unlimited_memory;             /* sessions always fit: for questions of time alone */
     kr_plan_factors factors;
 } kr_scenario_options;
 

@@ -9,6 +9,7 @@ enum { KR_STUDY_SEEDS_MAX = 64 };
 
 typedef struct {
     kr_step_policy policy;
+    kr_promise promise;
     bool rebalance;
     bool paper_window;  /* 250K tokens or 300 s, the first 20 % left out; else to stationarity */
     uint64_t steps_max; /* of a run to stationarity */
@@ -39,8 +40,9 @@ kr_status kr_study_run(const kr_scenario *scenario, const kr_plan_workload *work
                        kr_err *err);
 
 /* The largest number of sessions, to 2 %, at which the first seed's P99 is at most slo_s and at least
- * 99 % of the sessions are held at the end: more would wait for memory. Both are taken as monotonic in
- * the number. Then runs all seeds with it; where a later seed breaks the limit, that shows in p99_s.
+ * 99 % of the sessions are held, when the run begins and at its end: more would wait for memory. Both are
+ * taken as monotonic in the number; how many memory holds is found first, since one step shows it. Then
+ * runs all seeds with it; where a later seed breaks the limit, that shows in p99_s.
  * KR_E_LIMIT: not even one session keeps the limit; the text says which limit binds. */
 kr_status kr_study_find_max(const kr_scenario *scenario, const kr_plan_workload *workload,
                             const kr_study_options *options, kr_study_result *result, kr_err *err);

@@ -128,6 +128,21 @@ kr_status kr_program_memory(const kr_program *program, uint64_t context_max, uin
     return KR_OK;
 }
 
+kr_status kr_program_layout(const kr_program *program, uint32_t layer, kr_layout *layout,
+                            uint64_t *page_bytes, kr_err *err)
+{
+    kr_layout layouts[KR_LAYERS_MAX];
+    uint8_t group_of[KR_LAYERS_MAX];
+    kr_status status;
+
+    (void)kr_model_layer_groups(program->model, group_of);
+    status = kr_layout_page(program->shape, program->plan, group_of, program->model->layers, group_of[layer],
+                            layouts, page_bytes, err);
+    if (status == KR_OK)
+        *layout = layouts[layer];
+    return status;
+}
+
 uint64_t kr_program_digest(const kr_program *program)
 {
     uint64_t d = kr_digest_add(program->count, program->parallel.micro_batches);

@@ -113,6 +113,10 @@ kr_status kr_program_memory(const kr_program *program, uint64_t context_max, uin
  * group stops growing; it is 0 for a model without one. */
 void kr_program_pages(const kr_program *program, uint64_t tokens, uint32_t message_tokens, uint64_t pages[2]);
 
+/* Where a layer's data lie in a page of its group, and that page's size. KR_E_SHAPE. */
+kr_status kr_program_layout(const kr_program *program, uint32_t layer, kr_layout *layout,
+                            uint64_t *page_bytes, kr_err *err);
+
 /* Digest of structure and cost terms: two builds of one configuration agree. */
 uint64_t kr_program_digest(const kr_program *program);
 

@@ -326,18 +326,35 @@ static kr_device_time on_rank(const kr_pricer *p, const kr_price *price, kr_load
     return t;
 }
 
+/* What of a scan lies in the device's fast memory, which the layers with an index share equally. */
+static uint64_t fast_bytes(const kr_pricer *p, const kr_device_job *job)
+{
+    const kr_device_model *memory = p->hardware->memory;
+    uint32_t layers = 0;
+    uint64_t share;
+
+    if (job->op != KR_OP_SCORE || memory->fast_bytes <= 0.0)
+        return 0;
+    for (uint32_t l = 0; l < p->program->model->layers; l++)
+        layers += !p->program->plan[l].dense && p->program->plan[l].owns_index;
+    share = (uint64_t)(memory->fast_bytes / (p->hardware->fast_unshared || layers == 0 ? 1 : layers));
+    return share < job->work.read_bytes ? share : job->work.read_bytes;
+}
+
 /* An op that the device cannot run goes to the compute rank: what it reads crosses the link. */
 static kr_device_time on_device(const kr_pricer *p, const kr_price *price, const kr_load *load)
 {
     const kr_device_model *memory = p->hardware->memory;
-    const kr_device_job job = job_of(p, price, load);
+    kr_device_job job = job_of(p, price, load);
     kr_device_time t = {0};
 
     if (load->rows == 0)
         return t;
     KR_CHECK(memory != NULL);
+    job.fast_read_bytes = fast_bytes(p, &job);
     if (memory->can[price->op.kind])
         return kr_device_op_time(memory, &job);
+    job.fast_read_bytes = 0;
     t = kr_device_op_time(p->hardware->compute, &job);
     add_modelled(&t, seconds_to_ns((double)job.work.read_bytes / memory->link_bytes_per_s +
                                    2 * memory->link_latency_s));

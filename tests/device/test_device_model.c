@@ -39,7 +39,7 @@ static void paper_devices(void **state)
                 1e12);
     assert_true(64 * h200.tdp_w == 16 * h200.tdp_w + 192 * karat.tdp_w);
     assert_true(karat.can[KR_OP_SCORE] && karat.can[KR_OP_ATTEND] && !karat.can[KR_OP_EXPERTS]);
-    assert_true(h200.can[KR_OP_EXPERTS] && spnm.flops_fp8 == 0.0);
+    assert_true(h200.can[KR_OP_EXPERTS] && spnm.flops_fp8 == 2 * spnm.flops_bf16);
 }
 
 static void every_file_loads(void **state)
