@@ -148,6 +148,17 @@ tests-built: all $(TESTS) $(SMOKES)
 run-tests: tests-built
 	@KARAT=$(B)/karat KARAT_LIB=$(B)/libkarat.a KARAT_SAN=$(SAN) tools/run_tests.sh $(B)/test-output $(TESTS) $(TEST_SCRIPTS) $(SMOKES)
 
+# The minutes-long forms of tests that are in the suite too: 10,000 random configurations of the simulator,
+# a trace of 4 GB.
+LONG_TESTS := sim/test_run workload/test_packed
+
+long-test: $(addprefix $(B)/tests/,$(LONG_TESTS))
+	@for t in $(LONG_TESTS); do echo "$$t"; KR_TEST_LONG=1 $(B)/tests/$$t || exit 1; done
+
+# Events a second of the simulator beside the bare heap, a point and a grid of the paper.
+bench-sim: $(B)/tests/sim/test_speed
+	@$(B)/tests/sim/test_speed
+
 # The ops built for AArch64 and their tests under qemu-user: for right results, not for speed.
 ARM_CC := aarch64-linux-gnu-gcc
 ARM_SRC = $(sort $(wildcard src/ops/*.c src/ops/arm/*.c)) $(addprefix src/base/,check.c clock.c num.c rng.c status.c)
@@ -285,6 +296,6 @@ clean:
 	rm -rf $(B)
 
 FORCE:
-.PHONY: all test arm-test tests-built run-tests check tsan fuzz oracle mutants bench bench-ggml demo examples format \
-        format-check tidy install clean FORCE
+.PHONY: all test long-test bench-sim arm-test tests-built run-tests check tsan fuzz oracle mutants bench bench-ggml demo \
+        examples format format-check tidy install clean FORCE
 .SECONDARY:

@@ -95,6 +95,7 @@ static const kr_column columns[] = {
     {"sessions", NULL, "sessions", 0},
     {"tokens/s", NULL, "tokens_per_s", 0},
     {"tok/s/W", NULL, "tokens_per_s_per_w", 4},
+    {"J/token", NULL, "joules_per_token", 3},
     {"P99 ms", NULL, "p99_ms", 1},
     {"verdict", NULL, "verdict", 0},
 };
@@ -119,6 +120,8 @@ static void fill(kr_table *t, const kr_search *s, bool all)
         kr_table_count(t, ran ? j->result.sessions : 0);
         kr_table_real(t, ran ? j->result.tokens_per_s : NAN);
         kr_table_real(t, ran ? j->result.tokens_per_s_per_w : NAN);
+        kr_table_real(t,
+                      ran && j->result.first.joules_per_token > 0 ? j->result.first.joules_per_token : NAN);
         kr_table_real(t, ran ? j->result.p99_s * 1e3 : NAN);
         kr_table_text(t, "%s%s", i == s->best ? "best" : s->pareto[i] ? "on the front" : "", s->why[i]);
     }

@@ -234,6 +234,7 @@ static void fill(kr_table *t, const kr_scenario *s, const kr_study_result *r)
     row(t, "KV and index of a token", (double)(s->bytes.kv_token_bytes + s->bytes.index_token_bytes) / 1e3,
         "KB");
     row(t, "steps simulated, first seed", (double)f->steps, "");
+    row(t, "events, first seed", (double)f->events, "");
     row(t, "simulated time, first seed", (double)f->elapsed_ns * 1e-9, "s");
 }
 

@@ -188,6 +188,13 @@ static void apply_factors(kr_scenario *s, const kr_plan_factors *f)
         c->curve[i].per_expert_s *= f->curves;
         c->curve[i].per_expert_row_s *= f->curves;
     }
+    for (uint32_t i = 0; i < c->matrices; i++) {
+        c->matrix[i].flops *= f->compute_flops;
+        c->matrix[i].bytes_per_s *= f->compute_memory;
+        c->matrix[i].start_s *= f->curves;
+        c->matrix[i].depth_s *= f->curves;
+    }
+    c->small_kernel_s *= f->curves;
     m->flops_f32 *= f->cores;
     m->flops_bf16 *= f->cores;
     m->flops_fp8 *= f->cores * f->memory_fp8;

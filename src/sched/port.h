@@ -110,7 +110,8 @@ typedef struct {
 } kr_sched_slot;
 
 /* CMR: writes micro_batch[i] for running request i (order of port->running). scratch holds
- * [running_count] slots; contexts are below 2^40 tokens, devices below 2^24. Called when a request was admitted or finished. */
+ * [running_count] slots; contexts are below 2^40 tokens, devices below 2^24. Called when a request was
+ * admitted or finished. */
 void kr_sched_rebalance(const kr_port *port, uint8_t *micro_batch, kr_sched_slot *scratch);
 /* The baseline: keep present assignments, put new ones (micro_batch = UINT32_MAX) where fewer
  * requests are on their device; ties: fewer over all, then the smaller number. */
