@@ -1,9 +1,9 @@
 /* karat's kernels as plain functions: exact ordered top-k, scores of the lightning indexer (FP8 keys) and
  * of block indexers, attention over lists of units, on arrays of the caller.
  *
- * Each runs on the calling thread alone, allocates nothing when it is given scratch, and may be called
- * from any number of threads at once. The fastest variant that this CPU can run is chosen at the first
- * call (about 30 ms); every variant gives the same bits. */
+ * Each runs on the calling thread alone and may be called from any number of threads at once. Only top-k
+ * without scratch and attention allocate, for the call. The fastest variant that this CPU can run is
+ * chosen at the first call (about 30 ms); every variant gives the same bits. */
 #ifndef KARAT_KERNELS_H
 #define KARAT_KERNELS_H
 

@@ -29,9 +29,10 @@ KARAT_API const char *karat_method_name(uint32_t index);
 KARAT_API const char *karat_method_summary(uint32_t index);
 KARAT_API const char *karat_method_source(uint32_t index);
 
-/* Loads a method outside the tree (karat/method.h) for the rest of the process; *name (or null) gets
- * its name. Not while another thread is in karat. KARAT_E_NOT_FOUND, KARAT_E_VERSION, KARAT_E_FORMAT,
- * KARAT_E_EXISTS (a method of that name), KARAT_E_LIMIT. */
+/* Loads a method outside the tree (karat/method.h) for the rest of the process, for selectors and for
+ * clients of nodes that have it too; *name (or null) gets its name. Not while another thread is in karat.
+ * KARAT_E_NOT_FOUND, KARAT_E_VERSION, KARAT_E_FORMAT, KARAT_E_EXISTS (a method of that name),
+ * KARAT_E_LIMIT. */
 KARAT_API karat_status karat_method_load(const char *path, const char **name, karat_error *error);
 
 typedef struct karat_selector_options {

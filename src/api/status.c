@@ -5,15 +5,29 @@
 
 #include "base/num.h"
 
-#define PUBLIC_STATUSES(X)                                                                      \
-    X(OK)                                                                                       \
-    X(E_ARG)                                                                                    \
-    X(E_SHAPE)                                                                                  \
-    X(E_UNSUPPORTED)                                                                            \
-    X(E_FORMAT)                                                                                 \
-    X(E_VERSION)                                                                                \
-    X(E_CHECKSUM) X(E_LIMIT) X(E_NOT_FOUND) X(E_EXISTS) X(E_MEMORY) X(E_FULL) X(E_IO) X(E_BUSY) \
-        X(E_DEADLINE) X(E_LOST) X(E_STALE) X(E_AUTH) X(E_CANCELLED) X(E_INTERNAL)
+/* clang-format off */
+#define PUBLIC_STATUSES(X) \
+    X(OK) \
+    X(E_ARG) \
+    X(E_SHAPE) \
+    X(E_UNSUPPORTED) \
+    X(E_FORMAT) \
+    X(E_VERSION) \
+    X(E_CHECKSUM) \
+    X(E_LIMIT) \
+    X(E_NOT_FOUND) \
+    X(E_EXISTS) \
+    X(E_MEMORY) \
+    X(E_FULL) \
+    X(E_IO) \
+    X(E_BUSY) \
+    X(E_DEADLINE) \
+    X(E_LOST) \
+    X(E_STALE) \
+    X(E_AUTH) \
+    X(E_CANCELLED) \
+    X(E_INTERNAL)
+/* clang-format on */
 
 #define SAME_NUMBER(name) _Static_assert((int)KARAT_##name == (int)KR_##name, "one list of numbers");
 PUBLIC_STATUSES(SAME_NUMBER)

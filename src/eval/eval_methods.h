@@ -14,7 +14,7 @@ typedef struct {
     uint32_t mode;
     bool training_free;
     bool has_budget;
-    const char *note;      /* one sentence, or NULL */
+    const char *note; /* one sentence, or NULL */
     /* Sets what the budget is to the method; NULL: config.budget. */
     void (*apply)(kr_method_config *config, uint32_t budget, uint64_t context, const kr_model *model);
 } kr_eval_method;
