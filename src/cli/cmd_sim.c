@@ -19,6 +19,7 @@ typedef struct {
     const char *trace_out, *expert_shares;
     int policy, cmr;
     uint32_t sessions, trace_steps;
+    double expert_skew;
     bool find_max;
 } sim_options;
 
@@ -80,11 +81,18 @@ static const kr_option table[] = {
      .value = "FILE",
      .help = "what share of the work each expert gets, CSV or JSON, one row or one a layer; without it "
              "all get the same"},
+    {.name = "expert-skew",
+     .type = KR_OPT_REAL,
+     .at = AT(expert_skew),
+     .real_min = 0,
+     .real_max = 10,
+     .value = "EXPONENT",
+     .help = "shares that fall as rank^-EXPONENT over a fixed shuffle; 0 is even"},
     {.name = "balance-experts",
      .alias = "eplb",
      .type = KR_OPT_FLAG,
      .at = AT(common.study.balance_experts),
-     .help = "one redundant expert a rank, given to the most loaded (with --expert-shares)"},
+     .help = "one redundant expert a rank, given to the most loaded (with uneven shares)"},
     {.name = "exact",
      .type = KR_OPT_FLAG,
      .at = AT(common.scenario.exact),
@@ -384,6 +392,7 @@ static kr_status study(sim_options *o, kr_scenario *s, const kr_plan_workload *w
 
 static kr_status simulate(sim_options *o, int *code, kr_err *err)
 {
+    double skewed[KR_EXPERTS_MAX];
     kr_expert_shares shares = {0};
     kr_sim_inputs in;
     kr_scenario s;
@@ -398,7 +407,9 @@ static kr_status simulate(sim_options *o, int *code, kr_err *err)
     }
     if (o->expert_shares != NULL)
         status = kr_expert_shares_load(o->expert_shares, &s.model, &shares, err);
-    o->common.study.expert_share = shares.share;
+    else if (o->expert_skew > 0.0)
+        kr_expert_shares_power_law(skewed, s.model.moe.experts, o->expert_skew);
+    o->common.study.expert_share = o->expert_skew > 0.0 ? skewed : shares.share;
     o->common.study.share_by_layer = shares.by_layer;
     if (status == KR_OK)
         status = study(o, &s, &in.workload, &in.trace, code, err);
@@ -460,7 +471,9 @@ int kr_cmd_sim(int argc, char **argv)
         o.common.scenario.micro_batches = 2;
     o.common.study.policy = (kr_step_policy)o.policy;
     o.common.study.rebalance = o.cmr == 1;
-    if (o.common.study.balance_experts && o.expert_shares == NULL)
-        return kr_cli_misused(line.command, "--balance-experts needs --expert-shares");
+    if (o.expert_shares != NULL && o.expert_skew > 0.0)
+        return kr_cli_misused(line.command, "--expert-shares and --expert-skew both say what experts get");
+    if (o.common.study.balance_experts && o.expert_shares == NULL && o.expert_skew <= 0.0)
+        return kr_cli_misused(line.command, "--balance-experts needs --expert-shares or --expert-skew");
     return simulate(&o, &code, &err) == KR_OK ? code : kr_cli_failed(line.command, &err);
 }

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/rng.h"
 #include "base/team.h"
+#include "plan/shares.h"
 
 enum { BREAKDOWN_STEPS = 4 };
 
@@ -51,25 +51,6 @@ static kr_status break_down(const kr_scenario *s, kr_study_job *job, const kr_st
     return status;
 }
 
-/* Shares over a shuffle that depends on nothing but the number of experts. */
-static void power_law(double *share, uint32_t experts, double skew)
-{
-    kr_rng rng = kr_rng_make(1, experts);
-    double sum = 0.0;
-
-    for (uint32_t i = 0; i < experts; i++)
-        sum += share[i] = pow(i + 1.0, -skew);
-    for (uint32_t i = 0; i < experts; i++)
-        share[i] /= sum;
-    for (uint32_t i = experts; i > 1; i--) {
-        const uint32_t j = (uint32_t)kr_rng_below(&rng, i);
-        const double held = share[i - 1];
-
-        share[i - 1] = share[j];
-        share[j] = held;
-    }
-}
-
 static kr_status one(kr_study_job *job, kr_scenario *s)
 {
     double share[KR_EXPERTS_MAX];
@@ -79,7 +60,7 @@ static kr_status one(kr_study_job *job, kr_scenario *s)
     job->tdp_w = s->tdp_w;
     job->weight_gb = (double)s->bytes.weight_bytes * 1e-9;
     if (job->skew > 0.0) {
-        power_law(share, s->model.moe.experts, job->skew);
+        kr_expert_shares_power_law(share, s->model.moe.experts, job->skew);
         study.expert_share = share;
     }
     status = job->sessions == 0

@@ -9,6 +9,7 @@
 
 #include "base/arena.h"
 #include "base/json.h"
+#include "base/rng.h"
 
 enum { BYTES_MAX = 64 << 20 };
 
@@ -201,4 +202,22 @@ void kr_expert_shares_free(kr_expert_shares *shares)
 {
     kr_free(shares->share);
     *shares = (kr_expert_shares){0};
+}
+
+void kr_expert_shares_power_law(double *share, uint32_t experts, double skew)
+{
+    kr_rng rng = kr_rng_make(1, experts);
+    double sum = 0.0;
+
+    for (uint32_t i = 0; i < experts; i++)
+        sum += share[i] = pow(i + 1.0, -skew);
+    for (uint32_t i = 0; i < experts; i++)
+        share[i] /= sum;
+    for (uint32_t i = experts; i > 1; i--) {
+        const uint32_t j = (uint32_t)kr_rng_below(&rng, i);
+        const double held = share[i - 1];
+
+        share[i - 1] = share[j];
+        share[j] = held;
+    }
 }

@@ -1,4 +1,4 @@
-/* Routing of experts from a file: what share of the work each gets. */
+/* Routing of experts: what share of the work each gets, from a file or by a power law. */
 #ifndef KR_PLAN_SHARES_H
 #define KR_PLAN_SHARES_H
 
@@ -18,5 +18,8 @@ typedef struct {
 kr_status kr_expert_shares_load(const char *path, const kr_model *model, kr_expert_shares *shares,
                                 kr_err *err);
 void kr_expert_shares_free(kr_expert_shares *shares);
+
+/* Shares of experts that fall as rank^-skew, over a shuffle that depends on nothing but their number. */
+void kr_expert_shares_power_law(double *share, uint32_t experts, double skew);
 
 #endif

@@ -68,10 +68,11 @@ static kr_status list_experts(kr_pricer *p, const kr_sim_options *options, kr_er
     return status;
 }
 
-/* Shares by which an op is priced: of EXPERTS alone. */
+/* Shares by which an op is priced: of the experts and of the exchanges on both sides of them. */
 static const double *slowest_of(const kr_pricer *p, const kr_op *op)
 {
-    if (p->slowest == NULL || op->kind != KR_OP_EXPERTS)
+    if (p->slowest == NULL ||
+        (op->kind != KR_OP_EXPERTS && op->kind != KR_OP_DISPATCH && op->kind != KR_OP_COMBINE))
         return NULL;
     return p->slowest + (p->share_by_layer ? (size_t)op->layer * p->slowest_experts : 0);
 }
@@ -259,6 +260,17 @@ static double exchange_s(const kr_pricer *p, double bytes)
     return (between > within ? between : within) + 2 * c->link_latency_s;
 }
 
+/* How many times the mean the most loaded rank of an exchange receives, and sends back. */
+static double imbalance(const kr_pricer *p, const kr_price *price)
+{
+    double share = 0.0;
+
+    for (uint32_t i = 0; price->slowest != NULL && i < p->slowest_experts; i++)
+        share += price->slowest[i];
+    share *= p->program->parallel.ep;
+    return share > 1.0 ? share : 1.0;
+}
+
 /* An all-to-all among the ranks of a group, and how much of it keeps their compute units busy. */
 static kr_device_time all_to_all(const kr_pricer *p, const kr_price *price, uint64_t rank_rows, double *share)
 {
@@ -274,6 +286,7 @@ static kr_device_time all_to_all(const kr_pricer *p, const kr_price *price, uint
     if (rank_rows == 0)
         return t;
     if (!p->hardware->all_to_all_by_bytes && kr_device_measured(compute, &job)) {
+        job.rows = (uint64_t)((double)rank_rows * imbalance(p, price) + 0.5);
         *share = kr_device_compute_share(compute, &job);
         return kr_device_op_time(compute, &job);
     }
@@ -314,7 +327,7 @@ static kr_device_time on_rank(const kr_pricer *p, const kr_price *price, kr_load
                                        p->hardware->host_bytes_per_s));
     if (price->op.kind == KR_OP_EXPERTS)
         for (uint32_t k = 0; k < p->prices; k++)
-            if (is_expert_message(&p->price[k])) {
+            if (is_expert_message(&p->price[k]) && p->price[k].slowest == price->slowest) {
                 double share;
                 const kr_device_time whole = all_to_all(p, &p->price[k], batch->rows_largest, &share);
                 const kr_device_time busy = part_of(whole, share);

@@ -70,9 +70,10 @@ typedef struct {
     bool first_turns;  /* initial sessions begin at their first turn, not at a random one */
     uint64_t seed;
     /* Share of all (token, expert) pairs that each routed expert gets, in every layer alike, summing to 1;
-     * NULL = uniform. Experts lie in order of number, and the rank with the largest share sets the
-     * time. balance_experts (EPLB): one redundant expert a rank, given to the most loaded experts in
-     * turn, replicas packed largest first onto the least loaded rank; their weights take memory. */
+     * NULL = uniform. Experts lie in order of number, and the rank with the largest share sets the time
+     * of the experts, and of measured exchanges by the rows it receives. balance_experts (EPLB): one
+     * redundant expert a rank, given to the most loaded experts in turn, replicas packed largest first
+     * onto the least loaded rank; their weights take memory. */
     const double *expert_share;
     bool share_by_layer; /* expert_share is [layers][experts]; rows of layers without experts are ignored */
     bool balance_experts;

@@ -187,7 +187,7 @@ static void shares_change_the_step(void **state)
                                    .factors = KR_PLAN_NO_FACTORS};
     kr_study_options study = {.steps_max = 5, .seed = 1, .seeds = 1};
     static double shares[61 * 256];
-    kr_study_result even, one_layer, all, balanced;
+    kr_study_result even, one_layer, all, balanced, by_bytes;
     kr_plan_workload w;
     kr_scenario s;
     kr_trace trace;
@@ -216,6 +216,12 @@ static void shares_change_the_step(void **state)
         if (!(lost_one > 0 && fabs(lost_all / lost_one - 58) < 0.1))
             fail_msg("one layer loses %.0f ns, all %.0f ns", lost_one, lost_all);
         assert_true((double)balanced.first.elapsed_ns < (double)all.first.elapsed_ns);
+        s.hardware.all_to_all_by_bytes = true; /* which knows of no loaded rank */
+        study.balance_experts = false;
+        assert_int_equal(kr_study_run(&s, &w, &study, 2000, &by_bytes, &err), KR_OK);
+        study.expert_share = shares;
+        assert_int_equal(kr_study_run(&s, &w, &study, 2000, &even, &err), KR_OK);
+        assert_true((double)by_bytes.first.elapsed_ns - (double)even.first.elapsed_ns < lost_all);
     }
     kr_scenario_free(&s);
     kr_plan_workload_free(&w);
