@@ -9,7 +9,8 @@
 
 --out writes the measured grids that decode needs (src/device/tables.h has the form); they are not part
 of this tree. --update fits the formulas of a device descriptor to the same tables, least squares of the
-relative error, and writes coefficients and errors into it.
+relative error, and writes coefficients and errors into it. --check compares a descriptor with a table of
+whole attention blocks that is not among those fitted.
 
 Smoothing, of tables and before fits: the time with m rows is the least measured with m or more rows,
 since a batch can be padded; of repeated measurements the least counts. Nothing else is changed.
@@ -36,6 +37,7 @@ MOE_WIDE = "moe/sglang/0.5.10/wideep_generation_moe"
 MOE = "moe/vllm/0.24.0/moe"
 DSA = "sparse_attention/vllm/0.24.0/dsa_generation_module"
 MSA = "msa/vllm/0.24.0/msa_generation_module"
+MLA_WIDE = "mla/sglang/0.5.10/wideep_generation_mla"
 DEEPEP = "comm/sglang/0.5.6.post2/wideep_deepep_ll"
 REDUCE = "comm/sglang/0.5.14/custom_allreduce"
 GEMM_TYPES = {
@@ -524,6 +526,45 @@ def update(t, path):
         f.write("\n")
 
 
+def check(t, path):
+    """A descriptor against a table that no fit saw: SGLang's whole attention block (query up-projection,
+    absorption, attention, value and output projections, with their norms, rotary and quantisation)."""
+    with open(path) as f:
+        device = json.load(f)
+    matrix = {m["math"]: m for m in device["kernels"]["matrix"]}
+    small = device["kernels"]["small_s"]["value"] * 1e6
+    attend = next(c for c in device["curves"] if c["op"] == "attend" and c.get("heads") == 128)
+
+    def product(k, n, m, math, count=1):
+        f, size = matrix[math], {"e4m3": 1, "bf16": 2}[math]
+        flops, moved = 2 * count * k * n * m, count * (size * k * n + m * (size * k + 2 * n))
+        return f["t0_us"] + max(
+            flops / f["flops"] * 1e6, moved / f["bytes_per_s"] * 1e6, f["depth_ps"] * k * 1e-6
+        )
+
+    errors_ = {"all": [], "contexts of 512 and more": []}
+    for r in t.read(MLA_WIDE):
+        if r["num_heads"] != 128:
+            continue
+        rows, context = r["batch_size"], r["isl"]
+        us = product(1536, 24576, rows, "e4m3") + product(16384, 7168, rows, "e4m3")
+        us += product(128, 512, rows, "bf16", 128) + product(512, 128, rows, "bf16", 128)
+        us += (
+            attend["t0_us"] + attend["per_row_us"] * rows + attend["per_attended_ps"] * 1e-6 * rows * context
+        )
+        us += 5 * small + 3  # two quantisations, two norms, rotary; the store of the new row
+        e = us / (r["latency"] * 1e3) - 1
+        errors_["all"].append(e)
+        if context >= 512:
+            errors_["contexts of 512 and more"].append(e)
+    for name, e in errors_.items():
+        median, p90 = np.median(np.abs(e)), np.percentile(np.abs(e), 90)
+        print(
+            f"{t.system}, attention block, {name}: {len(e)} points, error median {100 * median:.1f} %, "
+            f"p90 {100 * p90:.1f} %, bias {100 * np.mean(e):+.1f} %"
+        )
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -532,15 +573,20 @@ def main():
     parser.add_argument("--system", choices=DEVICES, default="h200_sxm")
     parser.add_argument("--out", metavar="FILE", help="write measured grids")
     parser.add_argument("--update", metavar="DESCRIPTOR", help="fit formulas into a descriptor")
+    parser.add_argument(
+        "--check", metavar="DESCRIPTOR", help="compare a descriptor with a block that no fit saw"
+    )
     args = parser.parse_args()
-    if args.out is None and args.update is None:
-        parser.error("one of --out and --update says what to do")
+    if args.out is None and args.update is None and args.check is None:
+        parser.error("--out, --update or --check says what to do")
     t = Tables(args.wheel, args.system)
     if args.out is not None:
         with open(args.out, "w") as f:
             json.dump(all_tables(t), f)
     if args.update is not None:
         update(t, args.update)
+    if args.check is not None:
+        check(t, args.check)
 
 
 if __name__ == "__main__":
