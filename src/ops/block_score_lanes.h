@@ -5,37 +5,34 @@
 #include "base/check.h"
 #include "base/num.h"
 #include "ops/block_score.h"
+#include "ops/lanes_load.h"
 #include "ops/variants.h"
 
 enum {
     HEADS = 4,
     PARTS = KR_BLOCK_TILE / KR_LANES,
-    AHEAD = 2048 /* bytes to prefetch ahead inside a block and into the next of a contiguous pool */
+    AHEAD = 12288 /* bytes to prefetch ahead inside a block and into the next of a contiguous pool */
 };
 
-/* Dots of H heads with the 16 tokens of one tile. */
-static inline __attribute__((always_inline)) void tile_dots(const kr_block_score_args *a, uint32_t first,
-                                                            int H, const uint16_t *tile,
-                                                            kr_lanes sum[HEADS][PARTS])
+/* Dots of H heads with the 16 tokens of one tile. H is a constant at every call. */
+KR_INLINE void tile_dots(const kr_block_score_args *a, uint32_t first, const int H, const uint16_t *tile,
+                         kr_lanes sum[HEADS][PARTS])
 {
-#pragma GCC unroll 8
-    for (int h = 0; h < H; h++)
-        for (int p = 0; p < PARTS; p++)
-            sum[h][p] = lanes_set(0.0f);
+    KR_UNROLL for (int h = 0; h < H; h++) KR_UNROLL for (int p = 0; p < PARTS; p++)
+        sum[h][p] = lanes_set(0.0f);
     for (uint32_t c = 0; c < a->dim; c += 2, tile += 2 * KR_BLOCK_TILE) {
         const float *q = a->query + (size_t)first * a->dim + c;
+        kr_lanes even[PARTS], odd[PARTS];
 
-        __builtin_prefetch((const uint8_t *)tile + AHEAD);
-#pragma GCC unroll 2
-        for (int p = 0; p < PARTS; p++) {
-            kr_lanes even, odd;
+        KR_PREFETCH((const uint8_t *)tile + AHEAD);
+        KR_UNROLL for (int p = 0; p < PARTS; p++)
+            lanes_from_bf16_pairs(tile + p * 2 * KR_LANES, &even[p], &odd[p]);
+        KR_UNROLL for (int h = 0; h < H; h++)
+        {
+            const kr_lanes x = lanes_set(q[(size_t)h * a->dim]), y = lanes_set(q[(size_t)h * a->dim + 1]);
 
-            lanes_from_bf16_pairs(tile + p * 2 * KR_LANES, &even, &odd);
-#pragma GCC unroll 8
-            for (int h = 0; h < H; h++) {
-                sum[h][p] = lanes_fma(lanes_set(q[(size_t)h * a->dim]), even, sum[h][p]);
-                sum[h][p] = lanes_fma(lanes_set(q[(size_t)h * a->dim + 1]), odd, sum[h][p]);
-            }
+            KR_UNROLL for (int p = 0; p < PARTS; p++)
+                sum[h][p] = lanes_fma(y, odd[p], lanes_fma(x, even[p], sum[h][p]));
         }
     }
 }
@@ -73,8 +70,7 @@ static float result_of(const extreme *e)
     return best;
 }
 
-static inline __attribute__((always_inline)) void block_heads(const kr_block_score_args *a, uint64_t b,
-                                                              uint32_t first, int H)
+KR_INLINE void block_heads(const kr_block_score_args *a, uint64_t b, uint32_t first, const int H)
 {
     const uint64_t start = b * a->block_tokens, left = a->tokens > start ? a->tokens - start : 0;
     const uint32_t tokens = left < a->block_tokens ? (uint32_t)left : a->block_tokens;

@@ -25,34 +25,35 @@ typedef struct {
 } scan;
 
 /* Dots of H vectors of heads with T keys, then ReLU, weight and sum into the tokens' chains. */
-#define DEFINE_TILE(H, T)                                                                               \
-    static void tile_##H##_##T(scan *s, uint32_t vector)                                                \
-    {                                                                                                   \
-        const float *q = s->query + vector * KR_LANES;                                                  \
-        kr_lanes sum[T][H];                                                                             \
-                                                                                                        \
-        _Pragma("GCC unroll 16") for (int t = 0; t < T; t++)                                            \
-            _Pragma("GCC unroll 16") for (int h = 0; h < H; h++) sum[t][h] = lanes_set(0.0f);           \
-        for (uint32_t c = 0; c < s->dim; c++, q += s->width) {                                          \
-            kr_lanes qv[H];                                                                             \
-                                                                                                        \
-            _Pragma("GCC unroll 16") for (int h = 0; h < H; h++) qv[h] = lanes_load(q + h * KR_LANES);  \
-            _Pragma("GCC unroll 16") for (int t = 0; t < T; t++)                                        \
-            {                                                                                           \
-                const kr_lanes k = lanes_set(s->key[(uint32_t)t * KR_DSA_DIM_MAX + c]);                 \
-                                                                                                        \
-                _Pragma("GCC unroll 16") for (int h = 0; h < H; h++)                                    \
-                    sum[t][h] = lanes_fma(qv[h], k, sum[t][h]);                                         \
-            }                                                                                           \
-        }                                                                                               \
-        _Pragma("GCC unroll 16") for (int h = 0; h < H; h++)                                            \
-        {                                                                                               \
-            const uint32_t v = vector + (uint32_t)h;                                                    \
-            const kr_lanes w = lanes_load(s->weight + v * KR_LANES);                                    \
-                                                                                                        \
-            _Pragma("GCC unroll 16") for (int t = 0; t < T; t++)                                        \
-                s->chain[t][v % CHAINS] = lanes_fma(w, lanes_relu(sum[t][h]), s->chain[t][v % CHAINS]); \
-        }                                                                                               \
+#define DEFINE_TILE(H, T)                                                                              \
+    static void tile_##H##_##T(scan *s, uint32_t vector)                                               \
+    {                                                                                                  \
+        const float *q = s->query + vector * KR_LANES;                                                 \
+        kr_lanes sum[T][H];                                                                            \
+                                                                                                       \
+        _Pragma("GCC unroll 16") for (int t = 0; t < T; t++)                                           \
+            _Pragma("GCC unroll 16") for (int h = 0; h < H; h++) sum[t][h] = lanes_set(0.0f);          \
+        for (uint32_t c = 0; c < s->dim; c++, q += s->width) {                                         \
+            kr_lanes qv[H];                                                                            \
+                                                                                                       \
+            _Pragma("GCC unroll 16") for (int h = 0; h < H; h++) qv[h] = lanes_load(q + h * KR_LANES); \
+            _Pragma("GCC unroll 16") for (int t = 0; t < T; t++)                                       \
+            {                                                                                          \
+                const kr_lanes k = lanes_set(s->key[(uint32_t)t * KR_DSA_DIM_MAX + c]);                \
+                                                                                                       \
+                _Pragma("GCC unroll 16") for (int h = 0; h < H; h++)                                   \
+                    sum[t][h] = lanes_fma(qv[h], k, sum[t][h]);                                        \
+            }                                                                                          \
+        }                                                                                              \
+        _Pragma("GCC unroll 16") for (int t = 0; t < T; t++)                                           \
+            _Pragma("GCC unroll 4") for (uint32_t k = 0; k < (CHAINS < H ? CHAINS : H); k++)           \
+        {                                                                                              \
+            kr_lanes chain = vector < CHAINS ? lanes_set(0.0f) : s->chain[t][(vector + k) % CHAINS];   \
+                                                                                                       \
+            _Pragma("GCC unroll 4") for (uint32_t h = k; h < H; h += CHAINS) chain = lanes_fma(        \
+                lanes_load(s->weight + (vector + h) * KR_LANES), lanes_relu(sum[t][h]), chain);        \
+            s->chain[t][(vector + k) % CHAINS] = chain;                                                \
+        }                                                                                              \
     }
 
 #if KR_LANES == 16
@@ -66,7 +67,6 @@ DEFINE_TILE(2, 6)
 /* Runs every head over the tile's keys and returns nothing: the chains hold the result. */
 static void score_tile(scan *s, bool twelve)
 {
-    memset(s->chain, 0, sizeof s->chain);
 #if KR_LANES == 16
     uint32_t v = 0;
 
