@@ -98,10 +98,10 @@ $(B)/libkarat.a: $(call OBJ,$(LIB_SRC))
 	@rm -f $@
 	$(Q)ar rcs $@ $^
 
-# Sanitizers leave their own symbols to the program.
+# Sanitizers leave their own symbols to the program. A client has threads in the library: it stays loaded.
 $(B)/libkarat.so.$(ABI): $(call OBJ,$(LIB_SRC))
 	$(SAY) LINK $@
-	$(Q)$(CC) -shared -Wl,-soname,$(@F) $(if $(SAN),,-Wl,-z,defs) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) -shared -Wl,-soname,$(@F) -Wl,-z,nodelete $(if $(SAN),,-Wl,-z,defs) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 $(B)/libkarat.so: $(B)/libkarat.so.$(ABI)
 	@ln -sf $(<F) $@
