@@ -82,8 +82,8 @@ KR_INLINE void block_heads(const kr_block_score_args *a, uint64_t b, uint32_t fi
         kr_lanes sum[HEADS][PARTS];
 
         tile_dots(a, first, H, a->key[b] + (size_t)t * a->dim, sum);
-        for (int h = 0; h < H; h++)
-            for (int p = 0; p < PARTS && t + (uint32_t)p * KR_LANES < tokens; p++)
+        KR_UNROLL for (int h = 0; h < H; h++)
+            KR_UNROLL for (int p = 0; p < PARTS; p++) if (t + (uint32_t)p * KR_LANES < tokens)
                 add_part(&e[h], sum[h][p], tokens - t - (uint32_t)p * KR_LANES);
     }
     for (int h = 0; h < H; h++)
