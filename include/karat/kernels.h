@@ -80,7 +80,8 @@ KARAT_API karat_status karat_score_blocks(const karat_block_scores *scores, kara
 /* ---- attention ---- */
 
 /* Softmax attention of one token's heads over lists of units of the caller's own key and value arrays.
- * List l serves query heads [l, l + 1) * heads / lists and reads KV head l * kv_heads / lists. */
+ * List l serves query heads [l, l + 1) * heads / lists and reads KV head l * kv_heads / lists. Rows of one
+ * KV head that lie together, [kv_head][token][dim], are read fastest. */
 typedef struct karat_list_attention {
     uint32_t struct_size; /* sizeof(karat_list_attention) */
     karat_dtype dtype;    /* of keys and values: F32, F16, BF16 */
