@@ -65,7 +65,9 @@ def released_minimax(weights):
     """Names and shapes of MiniMax-M3's release, which transformers fuses when it loads."""
     renamed = {}
     for name, w in weights.items():
-        name = re.sub(r"^model\.", "language_model.model.", re.sub(r"^lm_head", "language_model.lm_head", name))
+        name = re.sub(
+            r"^model\.", "language_model.model.", re.sub(r"^lm_head", "language_model.lm_head", name)
+        )
         name = re.sub(r"indexer\.([qk])_(proj|norm)", r"index_\1_\2", name)
         name = name.replace("mlp.gate.e_score", "block_sparse_moe.e_score")
         name = re.sub(r"mlp\.(gate|experts|shared_experts)\.", r"block_sparse_moe.\1.", name)
@@ -101,7 +103,13 @@ def save(out, ids, cases, logits):
     with open(os.path.join(out, "prompt.json"), "w") as f:
         json.dump(dict(ids=ids, prefill=PREFILL, cases=cases), f, separators=(",", ":"))
         f.write("\n")
-    print(out, "weights", os.path.getsize(os.path.join(out, "model.safetensors")), "spread", logits[0].std().item())
+    print(
+        out,
+        "weights",
+        os.path.getsize(os.path.join(out, "model.safetensors")),
+        "spread",
+        logits[0].std().item(),
+    )
 
 
 def some_ids(vocab, count=CONTEXT):
@@ -119,7 +127,11 @@ class SeerGate(torch.nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        kv, group, d = config.num_key_value_heads, config.num_attention_heads // config.num_key_value_heads, config.head_dim
+        kv, group, d = (
+            config.num_key_value_heads,
+            config.num_attention_heads // config.num_key_value_heads,
+            config.head_dim,
+        )
         self.attngate_linear_q = torch.nn.Module()
         self.attngate_linear_q.weight = torch.nn.Parameter(torch.empty(kv, group, d, SEER["dim"]))
         self.attngate_linear_k = torch.nn.Module()
@@ -169,7 +181,11 @@ def seer_attention(case, gap):
             blocks = s.shape[1]
             for h in range(kv):
                 if case["mode"] == 1:
-                    kept = blocks if blocks * SEER["block"] <= SEER["budget"] else SEER["budget"] // SEER["block"]
+                    kept = (
+                        blocks
+                        if blocks * SEER["block"] <= SEER["budget"]
+                        else SEER["budget"] // SEER["block"]
+                    )
                     order = s[h].sort(descending=True)
                     chosen = set(order.indices[:kept].tolist())
                     if kept < blocks:
@@ -196,10 +212,22 @@ def seer_attention(case, gap):
 def seer(out):
     tok = tokenizer()
     config = Qwen3Config(
-        vocab_size=len(tok), hidden_size=32, intermediate_size=64, num_attention_heads=4, num_key_value_heads=2,
-        head_dim=16, num_hidden_layers=2, max_position_embeddings=512, tie_word_embeddings=True, rope_theta=1e6,
-        rms_norm_eps=1e-6, bos_token_id=None, eos_token_id=tok.eos_token_id, pad_token_id=None,
-        seerattn_gate_block_size=SEER["block"], seerattn_gate_hidden_size=SEER["dim"],
+        vocab_size=len(tok),
+        hidden_size=32,
+        intermediate_size=64,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        num_hidden_layers=2,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        rope_theta=1e6,
+        rms_norm_eps=1e-6,
+        bos_token_id=None,
+        eos_token_id=tok.eos_token_id,
+        pad_token_id=None,
+        seerattn_gate_block_size=SEER["block"],
+        seerattn_gate_hidden_size=SEER["dim"],
     )
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     for layer in model.model.layers:
@@ -211,14 +239,25 @@ def seer(out):
     cases, logits, gap = [], [], []
     plain = modeling_qwen3.Qwen3Attention.forward
     for mode in (1, 2):
-        case = dict(mode=mode, budget=SEER["budget"], threshold=SEER["threshold"] if mode == 2 else 0, rows=rows, selected=[])
+        case = dict(
+            mode=mode,
+            budget=SEER["budget"],
+            threshold=SEER["threshold"] if mode == 2 else 0,
+            rows=rows,
+            selected=[],
+        )
         modeling_qwen3.Qwen3Attention.forward = seer_attention(case, gap)
         with torch.no_grad():
             logits.append(model(torch.tensor([ids])).logits[0, rows])
         case["selected"] = [s for s in case["selected"] if s[1] in rows]
         cases.append(case)
     modeling_qwen3.Qwen3Attention.forward = plain
-    print("seer: closest decision", min(gap), "units", [sum(len(s) - 3 for s in c["selected"]) / len(c["selected"]) for c in cases])
+    print(
+        "seer: closest decision",
+        min(gap),
+        "units",
+        [sum(len(s) - 3 for s in c["selected"]) / len(c["selected"]) for c in cases],
+    )
     save(out, ids, cases, logits)
 
 
@@ -288,7 +327,9 @@ def block_indexer(selected, shared):
         for t in range(tokens):
             own = t // self.block_size
             for h in range(self.num_heads):
-                parts = [slice(b * self.block_size, min((b + 1) * self.block_size, t + 1)) for b in range(own + 1)]
+                parts = [
+                    slice(b * self.block_size, min((b + 1) * self.block_size, t + 1)) for b in range(own + 1)
+                ]
                 block = torch.stack([scores[h, t, p].max() for p in parts])
                 exact = torch.stack([unrounded[h, t, p].max() for p in parts])
                 block[own] = torch.inf
@@ -334,27 +375,74 @@ def indexed(out, config, indexer, make_forward, budget, within, every, gemma=Fal
 
 
 MLA = dict(
-    hidden_size=32, intermediate_size=32, moe_intermediate_size=8, num_attention_heads=4, num_key_value_heads=4,
-    q_lora_rank=24, kv_lora_rank=16, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=12, n_routed_experts=8,
-    n_shared_experts=1, num_experts_per_tok=3, first_k_dense_replace=1, index_n_heads=4, index_head_dim=16,
-    index_topk=48, max_position_embeddings=512, tie_word_embeddings=False, bos_token_id=None, pad_token_id=None,
+    hidden_size=32,
+    intermediate_size=32,
+    moe_intermediate_size=8,
+    num_attention_heads=4,
+    num_key_value_heads=4,
+    q_lora_rank=24,
+    kv_lora_rank=16,
+    qk_nope_head_dim=16,
+    qk_rope_head_dim=8,
+    v_head_dim=12,
+    n_routed_experts=8,
+    n_shared_experts=1,
+    num_experts_per_tok=3,
+    first_k_dense_replace=1,
+    index_n_heads=4,
+    index_head_dim=16,
+    index_topk=48,
+    max_position_embeddings=512,
+    tie_word_embeddings=False,
+    bos_token_id=None,
+    pad_token_id=None,
 )
 
 
 def deepseek(out):
     config = DeepseekV32Config(
-        **MLA, num_hidden_layers=3, n_group=4, topk_group=2,
-        rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=40, original_max_position_embeddings=64,
-                             beta_fast=32, beta_slow=1, mscale=1, mscale_all_dim=1),
+        **MLA,
+        num_hidden_layers=3,
+        n_group=4,
+        topk_group=2,
+        rope_parameters=dict(
+            rope_type="yarn",
+            rope_theta=1e4,
+            factor=40,
+            original_max_position_embeddings=64,
+            beta_fast=32,
+            beta_slow=1,
+            mscale=1,
+            mscale_all_dim=1,
+        ),
     )
     rotate = modeling_deepseek_v32.apply_rotary_pos_emb
-    indexed(out, config, modeling_deepseek_v32.DeepseekV32Indexer, lambda s, g: dsa_indexer(rotate, s, g), 48, 48, 8)
+    indexed(
+        out,
+        config,
+        modeling_deepseek_v32.DeepseekV32Indexer,
+        lambda s, g: dsa_indexer(rotate, s, g),
+        48,
+        48,
+        8,
+    )
 
 
 def glm(out):
     config = GlmMoeDsaConfig(
-        **{**MLA, "num_attention_heads": 2, "num_key_value_heads": 2, "n_routed_experts": 4, "num_experts_per_tok": 2},
-        num_hidden_layers=8, n_group=1, topk_group=1, rms_norm_eps=1e-5, index_topk_freq=4, index_skip_topk_offset=3,
+        **{
+            **MLA,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+        },
+        num_hidden_layers=8,
+        n_group=1,
+        topk_group=1,
+        rms_norm_eps=1e-5,
+        index_topk_freq=4,
+        index_skip_topk_offset=3,
         rope_parameters=dict(rope_type="default", rope_theta=8e6),
     )
 
@@ -364,17 +452,34 @@ def glm(out):
         rotated = modeling_glm_moe_dsa.apply_rotary_pos_emb_interleave(q, k, *args, **kwargs)
         return [torch.stack(x.chunk(2, -1), -1).flatten(-2) for x in rotated]
 
-    indexed(out, config, modeling_glm_moe_dsa.GlmMoeDsaIndexer, lambda s, g: dsa_indexer(rotate, s, g), 48, 48, 8)
+    indexed(
+        out, config, modeling_glm_moe_dsa.GlmMoeDsaIndexer, lambda s, g: dsa_indexer(rotate, s, g), 48, 48, 8
+    )
 
 
 def minimax(out):
     config = MiniMaxM3VLTextConfig(
-        hidden_size=32, intermediate_size=8, dense_intermediate_size=32, shared_intermediate_size=24,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=16, rotary_dim=8, num_hidden_layers=4,
-        max_position_embeddings=512, num_local_experts=8, num_experts_per_tok=2, index_n_heads=2, index_head_dim=16,
-        index_block_size=16, index_topk_blocks=3, index_local_blocks=1, bos_token_id=None,
+        hidden_size=32,
+        intermediate_size=8,
+        dense_intermediate_size=32,
+        shared_intermediate_size=24,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        rotary_dim=8,
+        num_hidden_layers=4,
+        max_position_embeddings=512,
+        num_local_experts=8,
+        num_experts_per_tok=2,
+        index_n_heads=2,
+        index_head_dim=16,
+        index_block_size=16,
+        index_topk_blocks=3,
+        index_local_blocks=1,
+        bos_token_id=None,
         rope_parameters=dict(rope_type="default", rope_theta=5e6, partial_rotary_factor=0.5),
-        layer_types=["full_attention"] + ["minimax_m3_sparse"] * 3, mlp_layer_types=["dense"] + ["sparse"] * 3,
+        layer_types=["full_attention"] + ["minimax_m3_sparse"] * 3,
+        mlp_layer_types=["dense"] + ["sparse"] * 3,
     )
     indexed(out, config, modeling_minimax_m3_vl.MiniMaxM3VLIndexer, block_indexer, 48, 48, 8, gemma=True)
 
