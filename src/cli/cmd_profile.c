@@ -345,9 +345,7 @@ static void print_modes(const kr_machine *m)
         printf("%s, %s: %u + %u threads", mode->model, kr_machine_mode_names[mode->kind],
                mode->compute_threads, mode->device_threads);
         if (mode->kind != KR_MODE_IN_TURN)
-            printf("; both at work: compute %.2f, device %.2f times as long; a wake-up: sender %.1f us, "
-                   "sleeper %.1f us",
-                   mode->compute_slowdown, mode->device_slowdown, mode->signal_s * 1e6,
+            printf("; a wake-up takes the sender %.1f us, the sleeper %.1f us", mode->signal_s * 1e6,
                    mode->memory.link_latency_s * 1e6);
         printf("; steps take %.3f of what is simulated\n", mode->remainder);
     }

@@ -7,7 +7,6 @@
 #include "base/arena.h"
 
 #define SOURCE "karat profile"
-#define SLOWDOWN_MAX 100.0
 
 enum { WHERE_BYTES = 4200 };
 
@@ -68,8 +67,6 @@ static kr_status read_mode(kr_json j, kr_machine_mode *mode, kr_err *err)
     TRY(kr_json_u32(j, "compute_threads", true, 1, 4096, &mode->compute_threads, err));
     TRY(kr_json_u32(j, "device_threads", true, 1, 4096, &mode->device_threads, err));
     TRY(kr_json_real(j, "signal_s", true, 0.0, 1.0, &mode->signal_s, err));
-    TRY(kr_json_real(j, "compute_slowdown", true, 1.0, SLOWDOWN_MAX, &mode->compute_slowdown, err));
-    TRY(kr_json_real(j, "device_slowdown", true, 1.0, SLOWDOWN_MAX, &mode->device_slowdown, err));
     TRY(kr_json_real(j, "remainder", true, 0.1, 10.0, &mode->remainder, err));
     TRY(read_side(j, "compute", &mode->compute, err));
     TRY(read_side(j, "memory", &mode->memory, err));
@@ -168,11 +165,10 @@ static json_t *side_json(const kr_device_model *d)
 
 static json_t *mode_json(const kr_machine_mode *m)
 {
-    return json_pack("{s:s,s:s,s:s,s:i,s:i,s:f,s:f,s:f,s:f,s:o,s:o}", "mode", kr_machine_mode_names[m->kind],
-                     "model", m->model, "weights", m->weights, "compute_threads", (int)m->compute_threads,
-                     "device_threads", (int)m->device_threads, "signal_s", m->signal_s, "compute_slowdown",
-                     m->compute_slowdown, "device_slowdown", m->device_slowdown, "remainder", m->remainder,
-                     "compute", side_json(&m->compute), "memory", side_json(&m->memory));
+    return json_pack("{s:s,s:s,s:s,s:i,s:i,s:f,s:f,s:o,s:o}", "mode", kr_machine_mode_names[m->kind], "model",
+                     m->model, "weights", m->weights, "compute_threads", (int)m->compute_threads,
+                     "device_threads", (int)m->device_threads, "signal_s", m->signal_s, "remainder",
+                     m->remainder, "compute", side_json(&m->compute), "memory", side_json(&m->memory));
 }
 
 kr_status kr_machine_json(const kr_machine *machine, json_t **root, kr_err *err)

@@ -2,10 +2,10 @@
  *
  * A mode is one way in which compute side and memory node share the machine, measured with one model.
  * Its two device models hold a curve for every op of the step program; what messages cost lies in
- * them: qkv sends its rows, o_proj takes the reply, append receives and attend replies. In the curves
- * nothing runs beside the op; what the two sides cost each other when both run is told apart:
+ * them: qkv sends its rows, o_proj takes the reply, append receives and attend replies. Where
+ * both sides work at once they were measured so, and what they cost each other is part of the times. What
+ * depends on who waits is told apart:
  *
- *   slowdown   an op takes this many times longer while the other side works all the time
  *   signal_s   waking a receiver that sleeps costs the sender this; the link's latency is how long
  *              the receiver then takes to run
  *   remainder  what is left: how many times longer than simulated the steps of the fit took
@@ -34,8 +34,7 @@ typedef struct {
     char weights[KR_MACHINE_NAME_BYTES];
     uint32_t compute_threads, device_threads;
     double signal_s;
-    double compute_slowdown, device_slowdown; /* >= 1 */
-    double remainder;                         /* near 1 */
+    double remainder; /* near 1 */
     kr_device_model compute, memory;
 } kr_machine_mode;
 

@@ -242,12 +242,29 @@ static kr_profile_times middle_half(kr_profile_times *kept, uint32_t count)
     return mean;
 }
 
-static long cpu_losses(void)
+/* What tells of a lost CPU. In turn the calling thread runs or spins all the time, while idle helpers that
+ * yield to others count as switched out: its own time shows a loss. Else a thread sleeps where it waits, and
+ * none is ever switched out unless another program took its CPU. */
+typedef struct {
+    uint64_t wall_ns, cpu_ns;
+    long switches;
+} cpu_state;
+
+static cpu_state look_at_cpu(void)
 {
     struct rusage usage;
 
     getrusage(RUSAGE_SELF, &usage);
-    return usage.ru_nivcsw;
+    return (cpu_state){kr_now_ns(&kr_clock_system), kr_now_ns(&kr_clock_thread), usage.ru_nivcsw};
+}
+
+static bool kept_cpu(const cpu_state *before, const cpu_state *after, kr_arrangement arrangement)
+{
+    const double wall = (double)(after->wall_ns - before->wall_ns);
+
+    if (splits(arrangement))
+        return after->switches == before->switches;
+    return (double)(after->cpu_ns - before->cpu_ns) >= 0.97 * wall;
 }
 
 static kr_status step(kr_engine *engine, kr_session *const *session, uint32_t rows, kr_err *err)
@@ -268,8 +285,8 @@ typedef struct {
     uint32_t cleans, disturbeds;
 } tally;
 
-static kr_status run_steps(const kr_profile_setup *setup, kr_engine *engine, kr_session *const *session,
-                           kr_profile_point *point, tally *t, kr_err *err)
+static kr_status run_steps(const kr_profile_setup *setup, kr_arrangement arrangement, kr_engine *engine,
+                           kr_session *const *session, kr_profile_point *point, tally *t, kr_err *err)
 {
     const uint64_t begin = kr_now_ns(&kr_clock_system);
     const uint32_t before_cleans = t->cleans;
@@ -284,13 +301,13 @@ static kr_status run_steps(const kr_profile_setup *setup, kr_engine *engine, kr_
     while (status == KR_OK && t->cleans - before_cleans < setup->steps &&
            counted < TOTAL_PER_KEPT * setup->steps && t->cleans < KEPT_MAX && t->disturbeds < KEPT_MAX &&
            (counted < 4 || kr_now_ns(&kr_clock_system) - begin < SECONDS_MAX_NS)) {
-        const long losses = cpu_losses();
+        const cpu_state begun = look_at_cpu();
         status = step(engine, session, point->rows, err);
-        const bool clean = cpu_losses() == losses;
+        const cpu_state ended = look_at_cpu();
         if (status == KR_OK)
             status = look(engine, &after, err);
         const kr_profile_times passed = difference(&after, &before);
-        if (clean)
+        if (kept_cpu(&begun, &ended, arrangement))
             t->clean[t->cleans++] = passed;
         else
             t->disturbed[t->disturbeds++] = passed;
@@ -302,8 +319,8 @@ static kr_status run_steps(const kr_profile_setup *setup, kr_engine *engine, kr_
     return status;
 }
 
-static kr_status run_point(const kr_profile_setup *setup, rig *r, const char *tag, kr_profile_point *point,
-                           tally *t, kr_err *err)
+static kr_status run_point(const kr_profile_setup *setup, kr_arrangement arrangement, rig *r, const char *tag,
+                           kr_profile_point *point, tally *t, kr_err *err)
 {
     static const kr_sampling greedy = {0, 1, 0};
     kr_session *session[KR_PROFILE_ROWS_MAX] = {NULL};
@@ -318,7 +335,7 @@ static kr_status run_point(const kr_profile_setup *setup, rig *r, const char *ta
     for (uint32_t i = 0; i < point->rows && status == KR_OK; i++)
         point->micro_batch[i] = kr_session_micro_batch(session[i]);
     if (status == KR_OK)
-        status = run_steps(setup, r->engine, session, point, t, err);
+        status = run_steps(setup, arrangement, r->engine, session, point, t, err);
     while (opened > 0)
         kr_session_close(session[--opened]);
     return status;
@@ -355,7 +372,7 @@ kr_status kr_profile_measure(const kr_profile_setup *setup, const kr_method_conf
     }
     for (uint32_t round = 0; round < rounds && status == KR_OK; round++)
         for (uint32_t i = 0; i < count && status == KR_OK; i++)
-            status = run_point(setup, &r, tag, &points[i], &t[i], err);
+            status = run_point(setup, arrangement, &r, tag, &points[i], &t[i], err);
     for (uint32_t i = 0; i < count && status == KR_OK; i++)
         judge(&points[i], &t[i]);
     close_rig(&r);

@@ -92,15 +92,15 @@ typedef struct {
 kr_profile_sample kr_profile_sample_of(const kr_profile_point *point, const kr_program *program);
 
 /* Samples of one model. in_turn of KR_ARRANGE_IN_TURN; for mode at-once they tell what messages cost
- * without a wake-up, alone what ops take on the threads of that mode, and at_once what the sides cost
- * each other. For mode in-turn those two are absent. Dense samples must be among them: of others, the
+ * without a wake-up, alone what a wake-up costs, and at_once, of two micro-batches with equally many rows,
+ * what ops take when both sides work. For mode in-turn those two are absent. Dense samples must be among them: of others, the
  * layers that stay dense are taken off by them. */
 typedef struct {
     const kr_profile_sample *in_turn, *alone, *at_once;
     uint32_t in_turns, alones, at_onces;
 } kr_profile_samples;
 
-/* Fills the mode's curves, signal, link latency and slowdowns; mode->model, the devices' names and
+/* Fills the mode's curves, signal and link latency; mode->model, the devices' names and
  * peak rates are the caller's, and so is the remainder, which needs the simulator; it is set to 1.
  * KR_E_LIMIT: too many different numbers of rows or methods. */
 kr_status kr_profile_fit(const kr_profile_samples *samples, kr_machine_mode *mode, kr_err *err);

@@ -159,47 +159,52 @@ static double sum_ops(const kr_profile_sample *s)
 
 static double sending(const kr_profile_sample *s)
 {
-    return (s->times.op[KR_OP_SEND_QKV] + s->times.op[KR_OP_SEND_INDEX]) / s->layers;
+    return (s->times.op[KR_OP_SEND_QKV] + s->times.op[KR_OP_SEND_INDEX]) / (s->layers * s->micro_batches);
 }
 
-/* Receiving, replying, taking the reply; wake-ups where there are any. */
+/* Receiving, replying, taking the reply; wake-ups where there are any. Of one micro-batch. */
 static double messaging(const kr_profile_sample *s)
 {
     return fmax(s->times.wait - s->times.busy, 0.0) / s->layers;
 }
 
-/* One op of the compute side without its messages; what a step costs besides its ops goes with the
- * first. */
+/* One op of the compute side without its messages, micro-batches being alike; what a step costs besides
+ * its ops goes with the first. */
 static double compute_op(const kr_profile_sample *s, kr_op_kind kind)
 {
     const bool layered = kind == KR_OP_QKV || kind == KR_OP_O_PROJ || kind == KR_OP_FFN;
     const double rest = kind == KR_OP_EMBED ? fmax(s->times.step - s->times.wait - sum_ops(s), 0.0) : 0.0;
 
-    return s->times.op[kind] / (layered ? s->layers : 1) + rest;
+    return (s->times.op[kind] / (layered ? s->layers : 1) + rest) / s->micro_batches;
 }
 
-/* All layers' time in one stage of the device, without its messages; what the device does besides its
- * stages is part of append. */
+/* All layers' time in one stage of the device for one micro-batch, without its messages; what the device
+ * does besides its stages is part of append. */
 static double device_ops(const kr_profile_sample *s, kr_op_kind kind)
 {
     const double *t = s->times.stage;
     const double gather = s->has_gather ? 0.0 : t[KR_STAGE_GATHER];
-    double all = 0.0;
+    double seconds = t[KR_STAGE_ATTEND] + t[KR_STAGE_MERGE] + gather;
 
-    for (int k = 0; k < KR_STAGES; k++)
-        all += k == KR_STAGE_APPEND ? 0.0 : t[k];
     switch (kind) {
     case KR_OP_APPEND:
-        return fmax(s->times.busy - all, 0.0);
+        seconds = s->times.busy;
+        for (int k = 0; k < KR_STAGES; k++)
+            seconds -= k == KR_STAGE_APPEND ? 0.0 : t[k];
+        break;
     case KR_OP_SCORE:
-        return t[KR_STAGE_SCORE];
+        seconds = t[KR_STAGE_SCORE];
+        break;
     case KR_OP_SELECT:
-        return t[KR_STAGE_SELECT];
+        seconds = t[KR_STAGE_SELECT];
+        break;
     case KR_OP_GATHER:
-        return t[KR_STAGE_GATHER] - gather;
+        seconds = t[KR_STAGE_GATHER] - gather;
+        break;
     default:
-        return t[KR_STAGE_ATTEND] + t[KR_STAGE_MERGE] + gather;
+        break;
     }
+    return fmax(seconds, 0.0) / s->micro_batches;
 }
 
 /* ---- tables by rows ---- */
@@ -234,19 +239,6 @@ static kr_status tabulate(const kr_profile_sample *samples, uint32_t count, quan
     }
     KR_CHECK(t->count != 0);
     return KR_OK;
-}
-
-/* On the line between neighbours; the last line goes on. */
-static double look_up(const table *t, double rows)
-{
-    uint32_t i = 1;
-
-    if (t->count == 1 || rows <= t->rows[0])
-        return t->value[0];
-    while (i + 1 < t->count && rows > t->rows[i])
-        i++;
-    return t->value[i - 1] +
-           (rows - t->rows[i - 1]) * (t->value[i] - t->value[i - 1]) / (t->rows[i] - t->rows[i - 1]);
 }
 
 static kr_status add_curve(kr_device_model *side, const kr_machine_mode *mode, kr_device_curve curve,
@@ -456,82 +448,21 @@ static void fit_wake_up(const kr_profile_samples *s, const double send[TERMS], c
     mode->memory.link_latency_s = mode->compute.link_latency_s = fmax(median(latency, n), 0.0);
 }
 
-/* Slope through the origin of how much longer the side's ops took over the share of their time in
- * which the other side worked too. */
-typedef struct {
-    double xy, xx;
-} slope;
-
-static void add_to_slope(slope *s, double measured, double alone, double both)
-{
-    const double share = measured > 0.0 ? fmin(both / measured, 1.0) : 0.0;
-
-    if (alone <= 0.0)
-        return;
-    s->xy += share * (measured / alone - 1.0);
-    s->xx += share * share;
-}
-
-static double slowdown_of(const slope *s) { return 1.0 + (s->xx > 0.0 ? fmax(s->xy / s->xx, 0.0) : 0.0); }
-
-/* What the device would be busy for if nothing ran beside it. */
-static double busy_alone(const kr_profile_sample *s, const kr_machine_mode *mode, const double message[TERMS])
-{
-    double busy = 0.0;
-
-    for (uint32_t mb = 0; mb < s->micro_batches; mb++) {
-        if (s->rows[mb] == 0)
-            continue;
-        for (uint32_t k = 0; k < STAGE_OPS; k++)
-            busy += s->dense.layers * priced(mode, "dense", stage_ops[k], &s->dense.load[mb]) +
-                    s->selecting.layers * priced(mode, s->method, stage_ops[k], &s->selecting.load[mb]);
-        busy -= s->layers * by_rows(message, s->rows[mb]) / 2;
-    }
-    return busy;
-}
-
-static kr_status fit_slowdowns(const kr_profile_samples *s, const double message[TERMS],
-                               kr_machine_mode *mode, kr_err *err)
-{
-    slope compute = {0}, device = {0};
-    table ffn, qkv;
-    kr_status status = tabulate(s->alone, s->alones, compute_op, KR_OP_FFN, &ffn, err);
-
-    if (status == KR_OK)
-        status = tabulate(s->alone, s->alones, compute_op, KR_OP_QKV, &qkv, err);
-    for (uint32_t i = 0; i < s->at_onces && status == KR_OK; i++) {
-        const kr_profile_sample *a = &s->at_once[i];
-        const double ops = sum_ops(a), both = fmax(ops + a->times.busy - a->times.step, 0.0);
-        const double measured = a->times.op[KR_OP_FFN] + a->times.op[KR_OP_QKV];
-        double alone = 0.0;
-
-        for (uint32_t mb = 0; mb < a->micro_batches; mb++)
-            if (a->rows[mb] != 0)
-                alone += a->layers * (look_up(&ffn, a->rows[mb]) + look_up(&qkv, a->rows[mb]));
-        add_to_slope(&compute, measured, alone, ops > 0.0 ? both / ops * measured : 0.0);
-        add_to_slope(&device, a->times.busy, busy_alone(a, mode, message), both);
-    }
-    mode->compute_slowdown = slowdown_of(&compute);
-    mode->device_slowdown = slowdown_of(&device);
-    return status;
-}
-
 kr_status kr_profile_fit(const kr_profile_samples *s, kr_machine_mode *mode, kr_err *err)
 {
-    const bool split = s->alones != 0;
+    const bool at_once = s->at_onces != 0;
     double send[TERMS], message[TERMS];
     kr_status status;
 
-    KR_CHECK(s->in_turns != 0 && split == (s->at_onces != 0));
+    KR_CHECK(s->in_turns != 0 && at_once == (s->alones != 0));
     fit_message(s->in_turn, s->in_turns, sending, send);
     fit_message(s->in_turn, s->in_turns, messaging, message);
     mode->compute.curves = mode->memory.curves = 0;
     mode->signal_s = 0.0;
-    mode->compute_slowdown = mode->device_slowdown = mode->remainder = 1.0;
-    status = add_ops(split ? s->alone : s->in_turn, split ? s->alones : s->in_turns, send, message, mode,
-                     err);
-    if (status != KR_OK || !split)
-        return status;
-    fit_wake_up(s, send, message, mode);
-    return fit_slowdowns(s, message, mode, err);
+    mode->remainder = 1.0;
+    status = add_ops(at_once ? s->at_once : s->in_turn, at_once ? s->at_onces : s->in_turns, send, message,
+                     mode, err);
+    if (status == KR_OK && at_once)
+        fit_wake_up(s, send, message, mode);
+    return status;
 }

@@ -116,13 +116,16 @@ static uint32_t list_contexts(const study *s, const entry *e, uint64_t out[])
 static uint32_t list_points(const study *s, const entry *e, kr_arrangement arrangement, kr_profile_point *out)
 {
     const kr_profile_options *o = s->options;
-    const uint32_t least = arrangement == KR_ARRANGE_AT_ONCE ? 2 : 1;
+    const uint32_t micro_batches = arrangement == KR_ARRANGE_AT_ONCE ? 2 : 1;
     const bool dense = strcmp(e->config.name, "dense") == 0;
     uint32_t count = 0;
 
-    for (uint32_t c = 0; e->fitted && c < o->contexts; c++)
-        for (uint32_t rows = least; rows <= o->rows_max && count < POINTS_MAX - KR_PROFILE_CHECKS; rows++) {
-            const bool all = dense && c == 0 && arrangement != KR_ARRANGE_AT_ONCE;
+    if (!e->fitted || (arrangement == KR_ARRANGE_ALONE && !dense))
+        return 0; /* what a wake-up costs is the same for all methods */
+    for (uint32_t c = 0; c < o->contexts; c++)
+        for (uint32_t rows = micro_batches; rows <= o->rows_max && count < POINTS_MAX - KR_PROFILE_CHECKS;
+             rows += micro_batches) {
+            const bool all = dense && c == 0 && arrangement != KR_ARRANGE_ALONE;
 
             if (all || (rows & (rows - 1)) == 0)
                 fill_contexts(&out[count++], rows, o->context[c], o->context[c]);

@@ -1,8 +1,8 @@
 /* A whole profile of one model on this machine: which points are measured, and in what order.
  *
  * Points that the fit sees and points that it does not (the check) run between each other, so that both
- * meet the same machine. The fit sees rows 1..rows_max at the smallest context and powers of two at the
- * others, with dense attention and with each method and budget; the check has other contexts, other
+ * meet the same machine. The fit sees all rows at the smallest context and powers of two at the others, of
+ * each micro-batch, with dense attention and with each method and budget; the check has other contexts, other
  * combinations of rows, another budget, and batches of unequal contexts. */
 #ifndef KR_EVAL_PROFILE_STUDY_H
 #define KR_EVAL_PROFILE_STUDY_H

@@ -154,24 +154,12 @@ kr_status kr_sim_batch_run(const kr_program *program, const kr_device_model *com
 
 /* ---- a measured machine ---- */
 
-/* The side's curves, factor times as long; those of the op that sends wake whom they send to. */
-static void lengthen(kr_device_model *side, const kr_device_model *measured, double factor, kr_op_kind sends,
+/* The ops of the side that send wake whom they send to. */
+static void lengthen(kr_device_model *side, const kr_device_model *measured, kr_op_kind sends,
                      double signal_s)
 {
-    for (uint32_t i = 0; i < side->curves; i++) {
-        kr_device_curve *c = &side->curve[i];
-        const kr_device_curve *m = &measured->curve[i];
-
-        c->start_s = m->start_s * factor + (c->op == sends ? signal_s : 0.0);
-        c->per_row_s = m->per_row_s * factor;
-        c->per_attended_s = m->per_attended_s * factor;
-        c->per_context_s = m->per_context_s * factor;
-    }
-}
-
-static double factor_of(double slowdown, double both, double busy)
-{
-    return 1.0 + (slowdown - 1.0) * (busy > 0.0 ? both / busy : 0.0);
+    for (uint32_t i = 0; i < side->curves; i++)
+        side->curve[i].start_s = measured->curve[i].start_s + (side->curve[i].op == sends ? signal_s : 0.0);
 }
 
 kr_status kr_sim_machine_run(const kr_program *program, const kr_machine_mode *mode,
@@ -186,11 +174,8 @@ kr_status kr_sim_machine_run(const kr_program *program, const kr_machine_mode *m
     side[COMPUTE] = mode->compute;
     side[DEVICE] = mode->memory;
     for (int round = 0; round < ROUNDS && status == KR_OK; round++) {
-        lengthen(&side[COMPUTE], &mode->compute,
-                 factor_of(mode->compute_slowdown, seen.both, seen.busy[COMPUTE]), KR_OP_QKV,
-                 mode->signal_s * seen.asleep[DEVICE]);
-        lengthen(&side[DEVICE], &mode->memory, factor_of(mode->device_slowdown, seen.both, seen.busy[DEVICE]),
-                 KR_OP_ATTEND, mode->signal_s * seen.asleep[COMPUTE]);
+        lengthen(&side[COMPUTE], &mode->compute, KR_OP_QKV, mode->signal_s * seen.asleep[DEVICE]);
+        lengthen(&side[DEVICE], &mode->memory, KR_OP_ATTEND, mode->signal_s * seen.asleep[COMPUTE]);
         status = kr_sim_batch_run(program, &side[COMPUTE], &side[DEVICE], batch, NULL, &seen, err);
     }
     kr_free(side);

@@ -1,10 +1,9 @@
 /* A fixed batch on one machine: the step program of one compute rank and one memory device in virtual
  * time, for sessions that all decode from the first step to the last.
  *
- * On a measured machine (device/machine.h) an op's time depends on what the other side does meanwhile.
- * That is settled by repetition: simulate, see which share of each side's time the other one worked
- * too and which share of the messages found a receiver asleep, lengthen the ops by that, simulate
- * again. A few rounds settle it; the result depends on nothing else. */
+ * On a measured machine (device/machine.h) it costs a sender time to wake a receiver that sleeps. Who
+ * sleeps is settled by repetition: simulate, see which share of the messages found their receiver idle,
+ * lengthen the ops that send by that, simulate again. A few rounds settle it. */
 #ifndef KR_SIM_BATCH_H
 #define KR_SIM_BATCH_H
 
