@@ -46,9 +46,10 @@ typedef struct karat_client_options {
     uint64_t message_bytes_max; /* largest message either way, at most 2^30; 0: 256 MiB */
 } karat_client_options;
 
-/* Connects to the node at host (a name or a numeric address) and port, and proves the key. options may
- * be null. KARAT_E_LOST (nobody there), KARAT_E_AUTH (another key), KARAT_E_VERSION, KARAT_E_NOT_FOUND
- * (host), KARAT_E_UNSUPPORTED (no transport that both allow), KARAT_E_DEADLINE, KARAT_E_ARG. */
+/* Connects to the node at host (a numeric address, or a name, which the system looks up in its own time)
+ * and port, and proves the key. options may be null. KARAT_E_LOST (nobody there), KARAT_E_AUTH (another
+ * key), KARAT_E_VERSION, KARAT_E_NOT_FOUND (host), KARAT_E_UNSUPPORTED (no transport that both allow),
+ * KARAT_E_FULL (as many clients as it takes), KARAT_E_DEADLINE, KARAT_E_ARG. */
 KARAT_API karat_status karat_client_connect(const char *host, uint16_t port,
                                             const karat_client_options *options, karat_client **client,
                                             karat_error *error);
