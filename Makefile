@@ -13,6 +13,7 @@
 #   make mutants        small changes to ops and methods, each of which a test must notice (minutes);
 #                       MUTANTS="--jobs 1 select" narrows it
 #   make bench          kernels beside this machine's limits
+#   make bench-profile  predicted beside measured decode steps on this machine, into docs/planner.md
 #   make bench-ggml     ggml's lightning indexer beside ours: GGML=FOLDER of a built llama.cpp
 #   make demo           a small real model with its KV cache in a second process
 #   make examples       examples/, against include/ and libkarat.so alone
@@ -159,6 +160,10 @@ long-test: $(addprefix $(B)/tests/,$(LONG_TESTS))
 bench-sim: $(B)/tests/sim/test_speed
 	@$(B)/tests/sim/test_speed
 
+# Prediction against measurement on this machine, into docs/planner.md; it should be idle.
+bench-profile: all
+	KARAT=$(B)/karat KARAT_MACHINE=$(B)/machine.json bench/profile_check.sh
+
 # The ops built for AArch64 and their tests under qemu-user: for right results, not for speed.
 ARM_CC := aarch64-linux-gnu-gcc
 ARM_SRC = $(sort $(wildcard src/ops/*.c src/ops/arm/*.c)) $(addprefix src/base/,check.c clock.c num.c rng.c status.c)
@@ -296,6 +301,6 @@ clean:
 	rm -rf $(B)
 
 FORCE:
-.PHONY: all test long-test bench-sim arm-test tests-built run-tests check tsan fuzz oracle mutants bench bench-ggml demo \
+.PHONY: all test long-test bench-sim bench-profile arm-test tests-built run-tests check tsan fuzz oracle mutants bench bench-ggml demo \
         examples format format-check tidy install clean FORCE
 .SECONDARY:
