@@ -40,7 +40,7 @@ struct kr_step {
     uint32_t *dirty; /* [workers] to be asked at this instant */
     uint64_t *ready; /* [ready_max] op << 32 | cell: messages to be started now */
     uint32_t dirty_count, ready_count, ready_max;
-    progress *state;           /* [cells][ops] */
+    progress *state;           /* [ops][cells]: cells work on the same ops at about the same time */
     progress *initial;         /* [ops] */
     uint32_t *cells_ready;     /* [ops]: all-to-alls: cells whose deps are done */
     uint32_t *successor;       /* ops that depend on op: successor[first_successor[op] ..] */
@@ -48,8 +48,9 @@ struct kr_step {
     uint32_t *rank_in_batch;   /* [ops]: number of the op among those of its class and micro-batch */
     uint32_t *batch_op[2][KR_MICRO_BATCHES_MAX]; /* compute, device: that number -> op */
     uint32_t batch_ops[2][KR_MICRO_BATCHES_MAX];
-    ordered *order[2];   /* compute, device: program->order */
-    uint64_t *link_free; /* [cells * devices][2]: to the device, from it */
+    ordered *order[2];      /* compute, device: program->order */
+    uint64_t *link_free;    /* [cells * devices][2]: to the device, from it */
+    uint32_t *cell_of_link; /* [cells * devices] */
     uint64_t network_free;
     kr_heap heap;
     kr_heap_item *items;
@@ -68,7 +69,7 @@ static const kr_step *world(const kr_port *port) { return port->context; }
 
 static progress *progress_of(const kr_step *s, uint32_t cell, uint32_t op)
 {
-    return &s->state[(size_t)cell * s->program->count + op];
+    return &s->state[(size_t)op * s->shape.cells + cell];
 }
 
 static uint32_t queue_head(const kr_port *port, uint32_t number, uint32_t micro_batch)
@@ -243,6 +244,7 @@ static bool allocate(kr_step *s)
         for (uint32_t b = 0; b < m; b++)
             s->batch_op[r][b] = take(ops, sizeof **s->batch_op[r], &failed);
     /* A worker has one task running, a link and the network the messages of each micro-batch. */
+    s->cell_of_link = take((size_t)s->shape.cells * s->shape.devices, sizeof *s->cell_of_link, &failed);
     for (uint32_t r = 0; r < 2; r++)
         s->order[r] = take(s->program->order_count[r], sizeof **s->order, &failed);
     live = s->workers + ((size_t)s->shape.cells * s->shape.devices + 1) * m * MESSAGES_AT_ONCE;
@@ -301,6 +303,8 @@ kr_status kr_step_create(kr_step **step, const kr_program *program, const kr_ste
     list_successors(s, fill);
     number_ops(s);
     list_order(s);
+    for (uint32_t i = 0; i < shape->cells * shape->devices; i++)
+        s->cell_of_link[i] = i / shape->devices;
     kr_free(fill);
     *step = s;
     return KR_OK;
@@ -320,6 +324,7 @@ void kr_step_destroy(kr_step *s)
     kr_free(s->first_successor);
     kr_free(s->rank_in_batch);
     kr_free(s->link_free);
+    kr_free(s->cell_of_link);
     kr_free(s->items);
     kr_free(s->order[KR_ON_COMPUTE]);
     kr_free(s->order[KR_ON_DEVICE]);
@@ -457,7 +462,7 @@ static void finish_task(kr_step *s, uint32_t op, uint32_t task)
         mark_dirty(s, task);
         cell = s->worker[task].cell;
     } else {
-        cell = (task - s->workers) / s->shape.devices;
+        cell = s->cell_of_link[task - s->workers];
     }
     if (--progress_of(s, cell, op)->running == 0)
         finish_op(s, cell, op);
@@ -482,7 +487,7 @@ static void start_task(kr_step *s, uint32_t number, uint32_t op)
 {
     worker *w = &s->worker[number];
     const kr_op *it = &s->program->ops[op];
-    const uint32_t in_cell = number % s->workers_per_cell;
+    const uint32_t in_cell = number - w->cell * s->workers_per_cell;
     const bool compute = w->resource == KR_ON_COMPUTE;
     const size_t in_class = compute ? s->shape.ranks : s->shape.devices;
     const size_t instance = w->cell * in_class + in_cell - (compute ? 0 : s->shape.ranks);
@@ -557,8 +562,9 @@ static void ask_workers(kr_step *s, kr_step_policy policy)
 
 static void reset(kr_step *s)
 {
-    for (uint32_t c = 0; c < s->shape.cells; c++)
-        memcpy(progress_of(s, c, 0), s->initial, s->program->count * sizeof *s->initial);
+    for (uint32_t op = 0; op < s->program->count; op++)
+        for (uint32_t c = 0; c < s->shape.cells; c++)
+            *progress_of(s, c, op) = s->initial[op];
     memset(s->cells_ready, 0, s->program->count * sizeof *s->cells_ready);
     for (uint32_t i = 0; i < s->workers; i++)
         s->worker[i] = (worker){

@@ -119,7 +119,7 @@ static void events_beside_the_bare_heap(void **state)
     (void)state;
     set_up(&f);
     assert_true(best_share(&f, true, 256, 20) >= 0.5);
-    assert_true(best_share(&f, true, 5000, 20) >= 0.5);
+    assert_true(best_share(&f, true, 5000, 20) >= 0.6);
     (void)best_share(&f, false, 256, 2000);
     (void)best_share(&f, false, 5000, 200);
     tear_down(&f);
