@@ -155,8 +155,8 @@ typedef struct karat_attend_item {
 /* Appends the items' tokens to their sessions in layer and attends. Each session once in a call; at most
  * tokens_max tokens in all. Layers of a session advance one by one; a decode step calls this for each
  * layer in order. A layer that shares an index comes with the same items as the one that owns it, and no
- * other call with index queries between them. On an error outputs are undefined, and each session's lengths are what
- * karat_session_tokens says: sessions on other devices of the node may have advanced. */
+ * other call with index queries between them. On an error outputs are undefined, and each session's
+ * lengths are what karat_session_tokens says: sessions on other devices of the node may have advanced. */
 KARAT_API karat_status karat_client_attend(karat_client *client, uint32_t layer,
                                            const karat_attend_item *items, uint32_t count,
                                            karat_error *error);

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 enum { DAEMON_ARGUMENTS_MAX = 20 };
@@ -36,6 +37,7 @@ static inline daemon_process daemon_fork(const char *const *options)
     d.pid = fork();
     assert_true(d.pid >= 0);
     if (d.pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves no node behind */
         dup2(out[1], STDOUT_FILENO);
         dup2(err[1], STDERR_FILENO);
         execv(program, (char *const *)(uintptr_t)argv);
