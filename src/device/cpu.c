@@ -91,8 +91,15 @@ static void call_page_bounds(sample *s, kr_page_bounds_fn run)
 
 static void call_page_score(sample *s, kr_page_score_fn run)
 {
-    run(&(kr_page_score_args){
-        .query = s->query, .bounds = s->unit, .units = UNITS, .dim = DIM, .type = KR_BF16, .score = s->out});
+    run(&(kr_page_score_args){.query = s->query,
+                              .bounds = s->unit,
+                              .units = UNITS,
+                              .dim = DIM,
+                              .type = KR_BF16,
+                              .score = s->out,
+                              .queries = ROWS,
+                              .query_stride = DIM,
+                              .score_stride = UNITS});
 }
 
 static void call_select_topk(sample *s, kr_select_topk_fn run)

@@ -214,15 +214,17 @@ static void run_page_score(bench_thread *t, const void *context)
 
     for (uint32_t u = 0; u < units; u++)
         m->key[u] = at + u * bounds;
-    for (uint32_t h = 0; h < c->heads; h++)
-        c->fn.page_score(&(kr_page_score_args){
-            .query = t->queries + (size_t)h * c->dim,
-            .bounds = m->key,
-            .units = units,
-            .dim = c->dim,
-            .type = KR_BF16,
-            .score = m->out,
-        });
+    c->fn.page_score(&(kr_page_score_args){
+        .query = t->queries,
+        .bounds = m->key,
+        .units = units,
+        .dim = c->dim,
+        .type = KR_BF16,
+        .score = m->out,
+        .queries = c->heads,
+        .query_stride = c->dim,
+        .score_stride = units,
+    });
 }
 
 /* ---- the list ---- */

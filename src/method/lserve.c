@@ -191,15 +191,17 @@ static void score_run(const kr_job *job, uint32_t part, kr_scratch scratch)
         return;
     for (uint64_t u = 0; u < units; u++)
         bounds[u] = bounds_of(job, kv_head, (first + u) * logical);
-    for (uint32_t h = kv_head * group; h < (kv_head + 1) * group; h++)
-        job->ops->page_score(&(kr_page_score_args){
-            .query = job->query + (size_t)h * s->key_dim,
-            .bounds = bounds,
-            .units = units,
-            .dim = s->key_dim,
-            .type = s->kv_dtype,
-            .score = scores_of(job, h) + first,
-        });
+    job->ops->page_score(&(kr_page_score_args){
+        .query = job->query + (size_t)kv_head * group * s->key_dim,
+        .bounds = bounds,
+        .units = units,
+        .dim = s->key_dim,
+        .type = s->kv_dtype,
+        .score = scores_of(job, kv_head * group) + first,
+        .queries = group,
+        .query_stride = s->key_dim,
+        .score_stride = logical_pages(job),
+    });
 }
 
 /* Physical scores over the logical ones, in place; the newest page is left out. */

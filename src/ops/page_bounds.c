@@ -47,24 +47,29 @@ void kr_page_bounds_scalar(const kr_page_bounds_args *a)
         bounds_bf16(a);
 }
 
-void kr_page_score_scalar(const kr_page_score_args *a)
+static float unit_score(const kr_page_score_args *a, const float *query, const uint8_t *max)
 {
     const uint32_t bytes = kr_dtype_bytes(a->type);
+    const uint8_t *min = max + (uint64_t)a->dim * bytes;
+    float lane[TILE] = {0.0f};
 
-    for (uint64_t u = 0; u < a->units; u++) {
-        const uint8_t *max = a->bounds[u], *min = max + (uint64_t)a->dim * bytes;
-        float lane[TILE] = {0.0f};
+    for (uint32_t c = 0; c < a->dim; c++) {
+        float high, low;
 
-        for (uint32_t c = 0; c < a->dim; c++) {
-            float high, low;
-
-            kr_to_f32(a->type, max + (uint64_t)c * bytes, &high, 1);
-            kr_to_f32(a->type, min + (uint64_t)c * bytes, &low, 1);
-            high *= a->query[c];
-            low *= a->query[c];
-            /* Not fmaxf, which would drop a NaN: a NaN key has made both bounds NaN. */
-            lane[c % TILE] += high > low ? high : low;
-        }
-        a->score[u] = kr_fold16(lane);
+        kr_to_f32(a->type, max + (uint64_t)c * bytes, &high, 1);
+        kr_to_f32(a->type, min + (uint64_t)c * bytes, &low, 1);
+        high *= query[c];
+        low *= query[c];
+        /* Not fmaxf, which would drop a NaN: a NaN key has made both bounds NaN. */
+        lane[c % TILE] += high > low ? high : low;
     }
+    return kr_fold16(lane);
+}
+
+void kr_page_score_scalar(const kr_page_score_args *a)
+{
+    for (uint32_t q = 0; q < a->queries; q++)
+        for (uint64_t u = 0; u < a->units; u++)
+            a->score[q * a->score_stride + u] = unit_score(a, a->query + (size_t)q * a->query_stride,
+                                                           a->bounds[u]);
 }

@@ -28,12 +28,14 @@ typedef struct {
 typedef void (*kr_page_bounds_fn)(const kr_page_bounds_args *args);
 
 typedef struct {
-    const float *query;        /* [dim] */
+    const float *query;        /* [queries][query_stride], the first dim elements count */
     const void *const *bounds; /* [units] pointers to [2][dim] of type */
     uint64_t units;
     uint32_t dim;
     kr_dtype type;
-    float *score; /* out [units] */
+    float *score; /* out [queries][score_stride] */
+    uint32_t queries, query_stride;
+    uint64_t score_stride;
 } kr_page_score_args;
 
 typedef void (*kr_page_score_fn)(const kr_page_score_args *args);

@@ -15,7 +15,7 @@
 #include "base/rng.h"
 #include "ops/variants.h"
 
-enum { TILE = 16, DIM = 136, UNITS = 37 };
+enum { TILE = 16, DIM = 136, UNITS = 37, QUERIES = 9, STRIDE = UNITS + 3 };
 
 static _Alignas(64) uint8_t tile[TILE * DIM * 4], bounds[UNITS][2 * DIM * 4], again[2 * DIM * 4];
 static float key[TILE][DIM], query[DIM];
@@ -72,7 +72,7 @@ static void bounds_hold(void **state)
         }
         for (uint32_t c = 0; c < dim; c++)
             query[c] = (float)kr_rng_normal(&rng);
-        kr_page_score_scalar(&(kr_page_score_args){query, &one, 1, dim, type, &score});
+        kr_page_score_scalar(&(kr_page_score_args){query, &one, 1, dim, type, &score, 1, dim, 1});
         for (uint32_t t = first; t < first + count; t++) {
             double dot = 0, magnitude = 0;
             for (uint32_t c = 0; c < dim; c++) {
@@ -84,42 +84,57 @@ static void bounds_hold(void **state)
     }
 }
 
+/* Units with random keys, every fifth with a bad one behind its first when bad. */
+static void store_units(kr_rng *rng, kr_dtype type, uint32_t dim, uint32_t units, float bad)
+{
+    for (uint32_t u = 0; u < units; u++) {
+        store_tile(rng, type, dim);
+        if (bad != 0.0f && u % 5 == 0)
+            kr_from_f32(type, &bad, (uint8_t *)tile + u % TILE * kr_dtype_bytes(type), 1);
+        kr_page_bounds_scalar(&(kr_page_bounds_args){tile, 0, TILE, true, dim, type, bounds[u]});
+    }
+}
+
 static void variants_agree(void **state)
 {
+    static const uint32_t dims[] = {128, 64, 16, 80};
+    static float many[QUERIES * DIM], want[QUERIES * STRIDE], got[QUERIES * STRIDE];
     const void *unit[UNITS];
-    float want[UNITS], got[UNITS];
     kr_rng rng = kr_rng_make(4, 0);
 
     (void)state;
-    for (uint32_t n = 0; n < 90; n++) {
+    for (uint32_t u = 0; u < UNITS; u++)
+        unit[u] = bounds[u];
+    for (uint32_t n = 0; n < 120; n++) {
         const kr_dtype type = (kr_dtype)(n % 3);
-        const uint32_t dim = n % 2 ? 128 : 1 + (uint32_t)kr_rng_below(&rng, DIM),
-                       units = 1 + (uint32_t)kr_rng_below(&rng, UNITS);
+        const uint32_t dim = n % 5 ? dims[n % 4] : 1 + (uint32_t)kr_rng_below(&rng, DIM),
+                       units = 1 + (uint32_t)kr_rng_below(&rng, UNITS), queries = 1 + n % QUERIES;
+        const float bad = n < 60 ? 0.0f : n % 4 == 0 ? NAN : n % 4 == 1 ? INFINITY : 1e-40f;
+        kr_page_score_args a = {many, unit, units, dim, type, want, queries, dim, STRIDE};
 
-        for (uint32_t u = 0; u < units; u++) {
-            store_tile(&rng, type, dim);
-            if (n >= 60 && u % 5 == 0) {
-                const float bad = n % 3 == 0 ? NAN : u % 2 ? INFINITY : 1e-40f;
-                kr_from_f32(type, &bad, (uint8_t *)tile + u % TILE * kr_dtype_bytes(type), 1);
-            }
-            kr_page_bounds_scalar(&(kr_page_bounds_args){tile, 0, TILE, true, dim, type, bounds[u]});
-            unit[u] = bounds[u];
-        }
-        for (uint32_t c = 0; c < dim; c++)
-            query[c] = c % 7 == 0 ? 0.0f : (float)kr_rng_normal(&rng) * (n > 80 ? 1e30f : 1.0f);
-        query[0] = n >= 60 ? 1.0f : query[0];
-        kr_page_score_scalar(&(kr_page_score_args){query, unit, units, dim, type, want});
-        if (n >= 60 && n % 3 == 0)
+        store_units(&rng, type, dim, units, bad);
+        for (uint32_t i = 0; i < queries * dim; i++)
+            many[i] = i % 7 == 0 ? 0.0f : (float)kr_rng_normal(&rng) * (n > 110 ? 1e30f : 1.0f);
+        for (uint32_t q = 0; q < queries; q++)
+            many[q * dim] = 1.0f;
+        kr_page_score_scalar(&a);
+        for (uint32_t q = 0; q < queries && isnan(bad); q++)
             for (uint32_t u = 0; u < units; u++)
-                assert_true(isnan(want[u]) == (u % 5 == 0));
+                assert_true(isnan(want[q * STRIDE + u]) == (u % 5 == 0));
+        a.score = got;
         for (const kr_page_score_variant *v = kr_page_score_variants; v->run; v++) {
             if (!v->variant.usable())
                 continue;
-            v->run(&(kr_page_score_args){query, unit, units, dim, type, got});
-            for (uint32_t u = 0; u < units; u++)
-                if (kr_f32_bits(got[u]) != kr_f32_bits(want[u]) && !(isnan(got[u]) && isnan(want[u])))
-                    fail_msg("%s case %u unit %u: %a %a", v->variant.name, n, u, (double)got[u],
-                             (double)want[u]);
+            memset(got, 0xa5, sizeof got);
+            v->run(&a);
+            for (uint32_t i = 0; i < queries * STRIDE; i++) {
+                const bool outside = i % STRIDE >= units;
+                const uint32_t expected = outside ? 0xa5a5a5a5u : kr_f32_bits(want[i]);
+
+                if (kr_f32_bits(got[i]) != expected && (outside || !isnan(got[i]) || !isnan(want[i])))
+                    fail_msg("%s case %u query %u unit %u: %a %a", v->variant.name, n, i / STRIDE, i % STRIDE,
+                             (double)got[i], (double)want[i]);
+            }
         }
     }
     for (const kr_page_score_variant *v = kr_page_score_variants; v->run; v++)
