@@ -53,6 +53,7 @@ typedef struct {
     kr_granularity granularity;
     uint32_t unit_tokens; /* tokens per selection unit */
     bool dense;           /* this layer attends to everything: score/select absent */
+    bool priced_only;     /* sizes of a paper's accounting, which leave out bytes that a run needs */
     bool owns_index;      /* false: uses the selection of layer index_owner */
     uint16_t index_owner;
     bool separate_index_query;  /* an INDEX message precedes ATTEND */

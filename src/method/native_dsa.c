@@ -59,6 +59,7 @@ static kr_status plan_dsa(const kr_method_config *config, const kr_attention_sha
         .keys = KR_KEYS_ROWS,
         .granularity = KR_UNIT_TOKEN,
         .unit_tokens = 1,
+        .priced_only = config->parameter[KR_NATIVE_PAPER] != 0,
         .owns_index = config->parameter[KR_NATIVE_OWNER] == shape->layer,
         .index_owner = (uint16_t)config->parameter[KR_NATIVE_OWNER],
         .selected_max = config->budget,

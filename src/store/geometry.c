@@ -36,6 +36,11 @@ kr_status kr_geometry_complete(kr_geometry *g, kr_err *err)
     g->sharable = true;
     for (uint32_t l = 0; l < g->layers && status == KR_OK; l++) {
         status = g->method[l]->plan(&g->config[l], &g->shape[l], g->context_max, &g->plan[l], err);
+        if (status == KR_OK && g->plan[l].priced_only)
+            status = kr_fail(err, KR_E_UNSUPPORTED,
+                             "layer %u: these parameters of %s are a paper's accounting, which can be "
+                             "priced, but not run",
+                             l, g->method[l]->name);
         if (status != KR_OK)
             return status;
         if (g->group_of[l] < KR_GROUPS_MAX && !seen[g->group_of[l]]) {

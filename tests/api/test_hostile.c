@@ -73,7 +73,14 @@ static void options_are_refused(void **state)
     WRONG(KARAT_E_UNSUPPORTED, (o.layers = 2, o.index_owner = shared));
     WRONG(KARAT_E_MEMORY, (o.tokens_max = 1 << 28, o.sequences_max = 1 << 20));
     WRONG(KARAT_E_MEMORY, o.memory_bytes = (uint64_t)1 << 46);
-    karat_selector_options o = options("quest", 64);
+    karat_selector_options o = options("dsa", 64);
+    o.latent = o.kv_heads = 1;
+    o.parameter[0] = 2, o.parameter[1] = 16;
+    assert_karat(karat_selector_create(&o, &selector, error));
+    karat_selector_destroy(selector);
+    o.parameter[3] = 1; /* a row without its scale: append would read and write past it */
+    REFUSED(KARAT_E_UNSUPPORTED, karat_selector_create(&o, &selector, error));
+    o = options("quest", 64);
     REFUSED(KARAT_E_ARG, karat_selector_create(NULL, &selector, error));
     REFUSED(KARAT_E_ARG, karat_selector_create(&o, NULL, error));
     assert_int_equal(karat_selector_create(NULL, NULL, NULL), KARAT_E_ARG);
