@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "cli/commands.h"
+#include "cli/plan_device.h"
 #include "cli/sim_options.h"
-#include "plan/rederive.h"
 #include "plan/search.h"
 #include "report/chart.h"
 #include "report/page.h"
@@ -17,6 +17,7 @@ typedef struct {
     const char *store;
     double power_kw;
     bool all;
+    kr_plan_device_options device;
 } plan_options;
 
 #define AT(field) offsetof(plan_options, field)
@@ -69,13 +70,33 @@ static const kr_option table[] = {
      .at = AT(store),
      .value = "FILE",
      .help = "append the points to an SQLite file"},
+    {.help = "plan device"},
+    {.name = "access-trace",
+     .type = KR_OPT_STRING,
+     .at = AT(device.access_trace),
+     .value = "FILE",
+     .help = "write the addresses of Score and Gather for a DRAM simulator (Ramulator 2's load-store form)"},
+    {.name = "context",
+     .type = KR_OPT_U64,
+     .at = AT(device.context_tokens),
+     .min = 1,
+     .max = 1 << 24,
+     .value = "TOKENS",
+     .help = "context of the session in it"},
+    {.name = "access-bytes",
+     .type = KR_OPT_U32,
+     .at = AT(device.access_bytes),
+     .min = 16,
+     .max = 4096,
+     .value = "N",
+     .help = "bytes of one access, a power of two"},
 };
 
 static const kr_command_line line = {
     .command = "plan",
     .arguments = "[device]",
     .summary = "Searches the best cluster for a trace under a power and a limit on the time between tokens. "
-               "plan device: the memory device's own figures and a sweep of its cores.",
+               "plan device: the memory device's own figures, and sweeps of its cores, link and memory.",
     .options = table,
     .option_count = sizeof table / sizeof table[0],
     .arguments_max = 1,
@@ -289,81 +310,6 @@ static kr_status search(plan_options *o, int *code, kr_err *err)
     return status;
 }
 
-/* ---- plan device ---- */
-
-static kr_status print_figures(const plan_options *o, kr_err *err)
-{
-    static const kr_column figures[] = {{"id", NULL, "id", 0},
-                                        {"figure", NULL, "figure", 0},
-                                        {"paper", NULL, "paper", 2},
-                                        {"ours", NULL, "ours", 2},
-                                        {"unit", NULL, "unit", 0}};
-    kr_rederived list[KR_REDERIVED_MAX];
-    unsigned count;
-    kr_table t;
-    kr_status status = kr_rederive(o->search.base.data, list, &count, err);
-
-    if (status != KR_OK)
-        return status;
-    kr_table_init(&t, NULL, figures, 5);
-    for (unsigned i = 0; i < count; i++) {
-        kr_table_text(&t, "%s", list[i].id);
-        kr_table_text(&t, "%s", list[i].what);
-        kr_table_real(&t, list[i].paper);
-        kr_table_real(&t, list[i].ours);
-        kr_table_text(&t, "%s", list[i].unit);
-    }
-    status = kr_table_print(&t, stdout, err);
-    kr_table_free(&t);
-    return status;
-}
-
-enum { SWEEP = 8 };
-
-/* Throughput over the number of cores; area by the paper's IV-F: 4.79 mm2 a core, and 200 mm2 of cache,
- * link and memory interface, which do not move. */
-static kr_status print_sweep(const plan_options *o, kr_err *err)
-{
-    static const uint32_t cores[SWEEP] = {4, 8, 10, 14, 18, 22, 26, 32};
-    static const kr_column of[] = {{"cores", NULL, "cores", 0},
-                                   {"area", "mm2", "area_mm2", 1},
-                                   {"sessions", NULL, "sessions", 0},
-                                   {"tok/s/W", NULL, "tokens_per_s_per_w", 4},
-                                   {"devices busy", "%", "device_busy_percent", 1}};
-    static kr_study_job jobs[SWEEP];
-    kr_table t;
-    kr_status status;
-
-    for (int i = 0; i < SWEEP; i++) {
-        jobs[i] = (kr_study_job){
-            .scenario = o->search.base, .study = o->search.study, .workload = o->search.workload};
-        jobs[i].scenario.gpus = 16;
-        jobs[i].scenario.devices = 192;
-        jobs[i].scenario.ep = 16;
-        jobs[i].scenario.tp = 1;
-        jobs[i].scenario.micro_batches = 2;
-        jobs[i].scenario.factors.cores = cores[i] / 18.0;
-    }
-    status = kr_study_batch(jobs, SWEEP, o->search.threads, err);
-    if (status != KR_OK)
-        return status;
-    printf("\n%s on 16 GPUs and 192 devices, %s: cores as a share of the descriptor's 18\n",
-           o->search.base.model, o->common.trace);
-    kr_table_init(&t, NULL, of, 5);
-    for (int i = 0; i < SWEEP; i++) {
-        const bool ran = jobs[i].status == KR_OK;
-
-        kr_table_count(&t, cores[i]);
-        kr_table_real(&t, cores[i] * 4.79 + 31.2 + 2.85 + 166);
-        kr_table_count(&t, ran ? jobs[i].result.sessions : 0);
-        kr_table_real(&t, ran ? jobs[i].result.tokens_per_s_per_w : NAN);
-        kr_table_real(&t, ran ? 100 * jobs[i].result.first.busy[KR_ON_DEVICE] : NAN);
-    }
-    status = kr_table_print(&t, stdout, err);
-    kr_table_free(&t);
-    return status;
-}
-
 static kr_status plan(plan_options *o, bool device, int *code, kr_err *err)
 {
     kr_sim_inputs in;
@@ -374,10 +320,15 @@ static kr_status plan(plan_options *o, bool device, int *code, kr_err *err)
     o->search.base = o->common.scenario;
     o->search.study = o->common.study;
     o->search.workload = &in.workload;
-    if (device)
-        status = print_figures(o, err);
-    if (status == KR_OK)
-        status = device ? print_sweep(o, err) : search(o, code, err);
+    if (device) {
+        o->device.search = &o->search;
+        o->device.trace = o->common.trace;
+        o->device.html = o->common.html;
+        o->device.json = o->common.json;
+        status = kr_plan_device(&o->device, code, err);
+    } else {
+        status = search(o, code, err);
+    }
     kr_sim_inputs_free(&in);
     return status;
 }
@@ -395,7 +346,8 @@ int kr_cmd_plan(int argc, char **argv)
              .trace_sessions = 300,
              .slo_ms = 100},
         .search = {.tp_max = 1, .threads = 2, .swing = 0.2},
-        .power_kw = 44.8};
+        .power_kw = 44.8,
+        .device = {.context_tokens = 131072, .access_bytes = 64}};
     char **rest;
     int rest_count, code = KR_EXIT_OK;
     kr_err err;

@@ -54,7 +54,7 @@ typedef struct {
     char name[64];
     double flops_f32, flops_bf16, flops_fp8; /* per second, peak; 0 = cannot */
     double memory_bytes_per_s, memory_bytes;
-    double fast_bytes, fast_bytes_per_s; /* on-chip memory that holds index keys; 0 = none */
+    double fast_bytes, fast_bytes_per_s;        /* on-chip memory that holds index keys; 0 = none */
     double link_bytes_per_s, link_latency_s;    /* to the other node type, per device */
     double peer_bytes_per_s, peer_latency_s;    /* to devices of its own node; 0 = not stated */
     double fixed_s;                             /* per op launch */
@@ -63,8 +63,9 @@ typedef struct {
     /* Energy above idle: of a byte read or written, with its way to the units; of a FLOP; of a byte
      * over the link. All 0 = not stated. */
     double memory_j_per_byte, f32_j_per_flop, bf16_j_per_flop, fp8_j_per_flop, link_j_per_byte;
-    double cores, clock_hz; /* 0 = not stated */
-    bool can[KR_OP_KINDS];  /* ops the device supports */
+    double cores, clock_hz;                                               /* 0 = not stated */
+    double area_core_mm2, area_cache_mm2, area_link_mm2, area_memory_mm2; /* all cores; 0 = not stated */
+    bool can[KR_OP_KINDS];                                                /* ops the device supports */
     kr_device_curve curve[KR_DEVICE_CURVES_MAX];
     uint32_t curves;
     kr_device_matrix matrix[KR_DEVICE_MATRICES_MAX];

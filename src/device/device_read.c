@@ -309,14 +309,13 @@ static kr_status read_energy(kr_json root, kr_device_model *d, kr_err *err)
     return KR_OK;
 }
 
-/* Areas are for the device designer's own reader; here they are only checked. */
 static kr_status read_power_cores_area(kr_json root, kr_device_model *d, kr_err *err)
 {
     static const char *const power_keys[] = {"tdp_w", "idle_w", NULL};
     static const char *const core_keys[] = {"count", "clock_hz", NULL};
     static const char *const area_keys[] = {"core", "cache", "link", "memory_phy", NULL};
     nested power, cores, area;
-    double mm2 = 0.0;
+    double *mm2[] = {&d->area_core_mm2, &d->area_cache_mm2, &d->area_link_mm2, &d->area_memory_mm2};
 
     TRY(nested_open(&power, root, "power", true, err));
     TRY(kr_json_only(power.json, power_keys, err));
@@ -333,7 +332,7 @@ static kr_status read_power_cores_area(kr_json root, kr_device_model *d, kr_err 
         return KR_OK;
     TRY(kr_json_only(area.json, area_keys, err));
     for (size_t i = 0; area_keys[i] != NULL; i++)
-        TRY(read_figure(area.json, area_keys[i], false, 1e6, &mm2, err));
+        TRY(read_figure(area.json, area_keys[i], false, 1e6, mm2[i], err));
     return KR_OK;
 }
 

@@ -199,6 +199,8 @@ static void apply_factors(kr_scenario *s, const kr_plan_factors *f)
     m->flops_bf16 *= f->cores;
     m->flops_fp8 *= f->cores * f->memory_fp8;
     m->memory_bytes_per_s *= f->memory_bytes_per_s;
+    m->memory_bytes *= f->memory_bytes;
+    m->tdp_w *= f->memory_watts;
     m->link_bytes_per_s *= f->link_bytes;
     m->link_latency_s *= f->link_latency;
 }

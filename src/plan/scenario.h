@@ -59,11 +59,12 @@ typedef struct {
     double compute_flops, compute_memory; /* of compute ranks: rooflines and matrix products */
     double curves;                        /* time by fitted curves and fixed costs of kernels */
     double memory_fp8;                    /* FP8 rate of memory devices, beside cores */
+    double memory_bytes, memory_watts;    /* of memory devices */
 } kr_plan_factors;
 
-#define KR_PLAN_NO_FACTORS     \
-    {                          \
-        1, 1, 1, 1, 1, 1, 1, 1 \
+#define KR_PLAN_NO_FACTORS           \
+    {                                \
+        1, 1, 1, 1, 1, 1, 1, 1, 1, 1 \
     }
 
 typedef struct {
