@@ -60,6 +60,10 @@ endif
 ifeq ($(ARCH),aarch64)
 SRC += $(sort $(wildcard src/ops/arm/*.c))
 endif
+# karat-sweep alone needs MPI, and is built where pkg-config knows Open MPI; nothing else links it.
+MPI := $(shell pkg-config --exists ompi-c 2>/dev/null && echo ompi-c)
+SWEEP_SRC := src/ranks/mpi.c src/cli/sweep.c
+SRC := $(filter-out $(SWEEP_SRC),$(SRC))
 LIB_SRC := $(filter-out src/cli/%,$(SRC))
 CLI_SRC := $(filter src/cli/%,$(SRC))
 OBJ = $(patsubst %.c,$(B)/%.o,$(1))
@@ -73,7 +77,7 @@ FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 SMOKES := $(if $(filter tests tests/fuzz%,$(T)),$(patsubst fuzz_%,$(B)/tests/fuzz/smoke_%,$(FUZZERS)))
 FORMATTED = $(shell find src include tests examples -name '*.[ch]' 2>/dev/null)
 
-all: $(B)/karat $(B)/libkarat.a $(B)/libkarat.so $(B)/karat.pc
+all: $(B)/karat $(B)/libkarat.a $(B)/libkarat.so $(B)/karat.pc $(if $(MPI),$(B)/karat-sweep)
 
 # ---- compiling and linking
 
@@ -112,6 +116,11 @@ LINK = $(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o %.a,$^) $(LDLIBS)
 $(B)/karat: $(call OBJ,$(CLI_SRC)) $(B)/libkarat.a
 	$(SAY) LINK $@
 	$(LINK)
+
+$(B)/src/ranks/mpi.o: CPPFLAGS += $(shell pkg-config --cflags $(MPI) 2>/dev/null)
+$(B)/karat-sweep: $(call OBJ,$(SWEEP_SRC) $(filter-out src/cli/main.c,$(CLI_SRC))) $(B)/libkarat.a
+	$(SAY) LINK $@
+	$(LINK) $(shell pkg-config --libs $(MPI))
 
 # Tests of the command line link its objects too, without main.
 $(B)/tests/cli/%: $(B)/tests/cli/%.o $(call OBJ,$(filter-out src/cli/main.c,$(CLI_SRC))) $(B)/libkarat.a

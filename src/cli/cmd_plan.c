@@ -298,6 +298,10 @@ static kr_status search(plan_options *o, int *code, kr_err *err)
 
     if (status != KR_OK)
         return status;
+    if (!kr_ranks_speaks(o->search.ranks)) {
+        kr_search_free(&s);
+        return KR_OK;
+    }
     if (o->common.html != NULL)
         status = write_html(o, &s, err);
     if (status == KR_OK && o->store != NULL)
@@ -320,7 +324,9 @@ static kr_status plan(plan_options *o, bool device, int *code, kr_err *err)
     o->search.base = o->common.scenario;
     o->search.study = o->common.study;
     o->search.workload = &in.workload;
-    if (device) {
+    if (device && o->search.ranks != NULL) {
+        status = kr_fail(err, KR_E_UNSUPPORTED, "plan device is small: run it with karat, not over ranks");
+    } else if (device) {
         o->device.search = &o->search;
         o->device.trace = o->common.trace;
         o->device.html = o->common.html;
@@ -333,7 +339,7 @@ static kr_status plan(plan_options *o, bool device, int *code, kr_err *err)
     return status;
 }
 
-int kr_cmd_plan(int argc, char **argv)
+int kr_cmd_plan_on(const kr_ranks *ranks, int argc, char **argv)
 {
     plan_options o = {
         .common =
@@ -345,7 +351,7 @@ int kr_cmd_plan(int argc, char **argv)
              .trace = "kvct-like",
              .trace_sessions = 300,
              .slo_ms = 100},
-        .search = {.tp_max = 1, .threads = 2, .swing = 0.2},
+        .search = {.tp_max = 1, .threads = 2, .ranks = ranks, .swing = 0.2},
         .power_kw = 44.8,
         .device = {.context_tokens = 131072, .access_bytes = 64}};
     char **rest;
@@ -359,3 +365,5 @@ int kr_cmd_plan(int argc, char **argv)
     o.search.watts = o.power_kw * 1e3;
     return plan(&o, rest_count == 1, &code, &err) == KR_OK ? code : kr_cli_failed(line.command, &err);
 }
+
+int kr_cmd_plan(int argc, char **argv) { return kr_cmd_plan_on(NULL, argc, argv); }

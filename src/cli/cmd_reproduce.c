@@ -128,10 +128,10 @@ static kr_status anchors(const reproduce_options *o, kr_err *err)
     return status;
 }
 
-int kr_cmd_reproduce(int argc, char **argv)
+int kr_cmd_reproduce_on(const kr_ranks *ranks, int argc, char **argv)
 {
     reproduce_options o = {
-        .run = {.data = "data", .seeds = 5, .threads = 2, .trace_sessions = 300, .seed = 1},
+        .run = {.data = "data", .seeds = 5, .threads = 2, .trace_sessions = 300, .seed = 1, .ranks = ranks},
         .out = "reproduction.md"};
     kr_reproduction r;
     char **rest;
@@ -148,6 +148,10 @@ int kr_cmd_reproduce(int argc, char **argv)
         return anchors(&o, &err) == KR_OK ? KR_EXIT_OK : kr_cli_failed(line.command, &err);
     if (kr_reproduce(&o.run, &r, &err) != KR_OK)
         return kr_cli_failed(line.command, &err);
+    if (!kr_ranks_speaks(ranks)) {
+        kr_reproduction_free(&r);
+        return KR_EXIT_OK;
+    }
     r.wall_s = (double)(kr_now_ns(&kr_clock_system) - begin_ns) * 1e-9;
     out = fopen(o.out, "wb");
     if (out == NULL)
@@ -166,3 +170,5 @@ int kr_cmd_reproduce(int argc, char **argv)
     kr_reproduction_free(&r);
     return status == KR_OK ? KR_EXIT_OK : kr_cli_failed(line.command, &err);
 }
+
+int kr_cmd_reproduce(int argc, char **argv) { return kr_cmd_reproduce_on(NULL, argc, argv); }

@@ -22,4 +22,9 @@
 KR_COMMAND_LIST(KR_COMMAND_DECLARE)
 #undef KR_COMMAND_DECLARE
 
+/* The same over the ranks of an MPI job (karat-sweep); NULL: alone. */
+struct kr_ranks;
+int kr_cmd_plan_on(const struct kr_ranks *ranks, int argc, char **argv);
+int kr_cmd_reproduce_on(const struct kr_ranks *ranks, int argc, char **argv);
+
 #endif

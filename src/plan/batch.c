@@ -82,14 +82,73 @@ static void run_job(void *context, uint32_t part, uint32_t worker)
     kr_scenario_free(&s);
 }
 
-kr_status kr_study_batch(kr_study_job *jobs, uint32_t count, uint32_t threads, kr_err *err)
+/* ---- ranks ---- */
+
+/* What a job leaves behind, without pointers, so that other processes can have it. */
+typedef struct {
+    kr_status status;
+    kr_err err;
+    kr_study_result result;
+    double tdp_w, weight_gb, share[KR_OP_KINDS];
+} outcome;
+
+static kr_status share_jobs(kr_study_job *jobs, uint32_t count, const kr_ranks *ranks, kr_err *err)
 {
+    outcome *all = kr_alloc((count + 1) * sizeof *all);
+    kr_status status;
+
+    if (all == NULL)
+        return kr_fail(err, KR_E_MEMORY, "plan: no memory for %u points", count);
+    for (uint32_t i = 0; i < count; i++) {
+        const kr_study_job *j = &jobs[i];
+
+        if (!kr_ranks_owns(ranks, i))
+            continue;
+        all[i] = (outcome){.status = j->status,
+                           .err = j->err,
+                           .result = j->result,
+                           .tdp_w = j->tdp_w,
+                           .weight_gb = j->weight_gb};
+        memcpy(all[i].share, j->share, sizeof all[i].share);
+    }
+    status = ranks->share(ranks, all, sizeof *all, count, err);
+    for (uint32_t i = 0; i < count && status == KR_OK; i++) {
+        jobs[i].status = all[i].status;
+        jobs[i].err = all[i].err;
+        jobs[i].result = all[i].result;
+        jobs[i].tdp_w = all[i].tdp_w;
+        jobs[i].weight_gb = all[i].weight_gb;
+        memcpy(jobs[i].share, all[i].share, sizeof jobs[i].share);
+    }
+    kr_free(all);
+    return status;
+}
+
+/* Jobs of this rank, one after another. */
+typedef struct {
+    kr_study_job *jobs;
+    uint32_t first, step;
+} own_jobs;
+
+static void run_own(void *context, uint32_t part, uint32_t worker)
+{
+    const own_jobs *own = context;
+
+    run_job(own->jobs, own->first + part * own->step, worker);
+}
+
+kr_status kr_study_batch(kr_study_job *jobs, uint32_t count, uint32_t threads, const kr_ranks *ranks,
+                         kr_err *err)
+{
+    own_jobs own = {
+        .jobs = jobs, .first = ranks != NULL ? ranks->rank : 0, .step = ranks != NULL ? ranks->count : 1};
+    const uint32_t mine = count > own.first ? (count - own.first + own.step - 1) / own.step : 0;
     kr_team *team;
     const kr_status status = kr_team_create(&team, threads, NULL, err);
 
     if (status != KR_OK)
         return status;
-    kr_team_run(team, run_job, jobs, count);
+    kr_team_run(team, run_own, &own, mine);
     kr_team_destroy(team);
-    return KR_OK;
+    return ranks != NULL && ranks->count > 1 ? share_jobs(jobs, count, ranks, err) : KR_OK;
 }

@@ -4,6 +4,7 @@
 #define KR_PLAN_BATCH_H
 
 #include "plan/study.h"
+#include "ranks/ranks.h"
 
 typedef struct {
     kr_scenario_options scenario;
@@ -22,7 +23,9 @@ typedef struct {
     bool breakdown;
 } kr_study_job;
 
-/* Runs jobs [count] on threads. KR_E_MEMORY; failures of single points are in the jobs. */
-kr_status kr_study_batch(kr_study_job *jobs, uint32_t count, uint32_t threads, kr_err *err);
+/* Runs jobs [count] on threads, and shares them out over ranks (NULL: none). KR_E_MEMORY, KR_E_LOST;
+ * failures of single points are in the jobs. */
+kr_status kr_study_batch(kr_study_job *jobs, uint32_t count, uint32_t threads, const kr_ranks *ranks,
+                         kr_err *err);
 
 #endif

@@ -381,7 +381,7 @@ static kr_status settle(room *r, uint32_t first_slot, kr_err *err)
     /* The cells lie apart, and a batch wants them side by side. */
     for (uint32_t i = first_slot; i < r->slots; i++)
         r->job[r->jobs++] = *r->slot[i].cell;
-    status = kr_study_batch(&r->job[first], r->jobs - first, r->options->threads, err);
+    status = kr_study_batch(&r->job[first], r->jobs - first, r->options->threads, r->options->ranks, err);
     for (uint32_t i = first_slot, k = first; i < r->slots; i++, k++) {
         kr_study_job *cell = r->slot[i].cell;
         char bound[KR_ERR_TEXT_BYTES];
@@ -397,7 +397,7 @@ static kr_status settle(room *r, uint32_t first_slot, kr_err *err)
 static kr_status run_slots(room *r, uint32_t first_slot, uint32_t first_job, kr_err *err)
 {
     const kr_status status = kr_study_batch(&r->job[first_job], r->jobs - first_job, r->options->threads,
-                                            err);
+                                            r->options->ranks, err);
 
     return status == KR_OK ? settle(r, first_slot, err) : status;
 }

@@ -180,7 +180,7 @@ static kr_status run_sweeps(kr_device_study *s, uint32_t threads, kr_err *err)
         jobs[i] = point[i]->job;
     }
     if (status == KR_OK)
-        status = kr_study_batch(jobs, (uint32_t)n, threads, err);
+        status = kr_study_batch(jobs, (uint32_t)n, threads, NULL, err);
     for (int i = 0; i < n && status == KR_OK; i++)
         point[i]->job = jobs[i];
     kr_free(jobs);

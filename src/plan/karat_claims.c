@@ -18,7 +18,7 @@ static const char GPU_CAUSE[] =
     "the time of its step; the paper's op times are unpublished";
 static const char SESSIONS_CAUSE[] =
     "the paper states neither admission rule nor reserve; ours promises a session the pages of its largest "
-    "turn from here on and keeps 5 % back. What other rules give is listed below";
+    "turn from here on and keeps 5 % back; see the run below with a promise of the present turn alone";
 static const char LLAMA_CAUSE[] =
     "the paper states neither budgets nor how contexts longer than Llama-3 can hold are cut, nor whether a "
     "session's heads may lie on several devices; see below";

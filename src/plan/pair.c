@@ -159,7 +159,7 @@ static kr_status run_sparse(pair_room *r, kr_err *err)
                 for (int pair = 0; pair < 2; pair++)
                     jobs[n++] = job_of(r, f, m, c, b, pair == 1);
     if (status == KR_OK)
-        status = kr_study_batch(jobs, n, r->options->threads, err);
+        status = kr_study_batch(jobs, n, r->options->threads, r->options->ranks, err);
     for (uint32_t i = 0; i < n && status == KR_OK; i++)
         if (jobs[i].status != KR_OK)
             status = kr_fail(err, jobs[i].status, "%s", jobs[i].err.text);

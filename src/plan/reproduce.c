@@ -59,19 +59,19 @@ static kr_status read_traces(const kr_reproduce_options *o, kr_cell_traces *trac
 
 /* ---- changes ---- */
 
-/* Whether two sets of values differ by more than a tenth somewhere. */
-static bool far_apart(const kr_claim *a, const kr_claim *b)
+/* Whether two sets of values differ by more than a share somewhere. */
+static bool far_apart(const kr_claim *a, const kr_claim *b, double share)
 {
     if (a->values != b->values)
         return true;
     for (uint32_t i = 0; i < a->values; i++)
-        if (fabs(a->value[i] - b->value[i]) > 0.1 * fabs(a->value[i]))
+        if (fabs(a->value[i] - b->value[i]) > share * fabs(a->value[i]))
             return true;
     return false;
 }
 
-/* Keeps the claims that change their verdict, and session counts that move far: they are what most of the
- * open parameters are about. */
+/* Keeps the claims that change their verdict, counts and shares that move by a tenth, and differences that
+ * move by half and by two points in sum. */
 static kr_status compare(const kr_paper_claims *base, const kr_claim *claims, kr_changed_run *run,
                          kr_err *err)
 {
@@ -80,10 +80,14 @@ static kr_status compare(const kr_paper_claims *base, const kr_claim *claims, kr
         return kr_fail(err, KR_E_MEMORY, "plan: no memory for %u claims", base->claims);
     for (uint32_t i = 0; i < base->claims; i++) {
         const kr_verdict before = kr_claim_verdict(&base->claim[i]), after = kr_claim_verdict(&claims[i]);
-        const bool counts = isnan(claims[i].pivot) && far_apart(&base->claim[i], &claims[i]);
+        const kr_claim *a = &base->claim[i], *b = &claims[i];
+        double moved = 0.0;
 
+        for (uint32_t k = 0; k < a->values && k < b->values; k++)
+            moved += fabs(a->value[k] - b->value[k]);
         run->count[after]++;
-        if (before != after || counts)
+        if (before != after || (isnan(b->pivot) && far_apart(a, b, 0.1)) ||
+            (b->pivot == 0.0 && far_apart(a, b, 0.5) && moved > 2.0))
             run->moved[run->moved_count++] = (kr_moved_claim){i, before, after, claims[i]};
     }
     return KR_OK;

@@ -15,7 +15,8 @@ typedef struct {
     const char *kvct; /* KVCT trace or folder; NULL: the synthetic kvct-like */
     uint32_t seeds, threads, trace_sessions;
     uint64_t seed;
-    bool no_changes; /* leave out the runs under changes of what the papers leave open */
+    const kr_ranks *ranks; /* that share the points, or NULL */
+    bool no_changes;       /* leave out the runs under changes of what the papers leave open */
 } kr_reproduce_options;
 
 /* A claim: the paper's range and what ours came to, point by point. */

@@ -136,7 +136,7 @@ static kr_status tornado(const kr_search_options *o, kr_search *s, kr_err *err)
         s->factor[i / 2] = kr_plan_factor(&jobs[i].scenario.factors, i / 2,
                                           i % 2 == 0 ? 1 - o->swing : 1 + o->swing);
     }
-    status = kr_study_batch(jobs, 2 * KR_PLAN_FACTORS, o->threads, err);
+    status = kr_study_batch(jobs, 2 * KR_PLAN_FACTORS, o->threads, o->ranks, err);
     for (int i = 0; i < KR_PLAN_FACTORS && status == KR_OK; i++) {
         s->low[i] = worked(&jobs[2 * i]) ? jobs[2 * i].result.tokens_per_s_per_w : 0.0;
         s->high[i] = worked(&jobs[2 * i + 1]) ? jobs[2 * i + 1].result.tokens_per_s_per_w : 0.0;
@@ -161,7 +161,7 @@ kr_status kr_search_run(const kr_search_options *options, kr_search *search, kr_
                              options->watts * 1e-3, NODE_GPUS);
     }
     if (status == KR_OK)
-        status = kr_study_batch(s.job, s.points, options->threads, err);
+        status = kr_study_batch(s.job, s.points, options->threads, options->ranks, err);
     for (uint32_t i = 0; i < s.points && status == KR_OK; i++)
         judge_one(options, &s, i);
     if (status == KR_OK) {

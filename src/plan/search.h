@@ -17,7 +17,8 @@ typedef struct {
     uint32_t tp_max;   /* 1, 2, 4, ... up to it */
     bool gpu_only_too; /* also points without memory devices, for comparison */
     uint32_t threads;
-    double swing; /* of each factor of the tornado, 0.2 = +-20 % */
+    const kr_ranks *ranks; /* that share the points, or NULL */
+    double swing;          /* of each factor of the tornado, 0.2 = +-20 % */
 } kr_search_options;
 
 typedef struct {

@@ -101,8 +101,8 @@ static void threads_do_not_change_results(void **state)
         a[i].breakdown = i % 2 == 1;
     }
     memcpy(b, a, sizeof a);
-    assert_int_equal(kr_study_batch(a, 6, 1, &err), KR_OK);
-    assert_int_equal(kr_study_batch(b, 6, 2, &err), KR_OK);
+    assert_int_equal(kr_study_batch(a, 6, 1, NULL, &err), KR_OK);
+    assert_int_equal(kr_study_batch(b, 6, 2, NULL, &err), KR_OK);
     for (int i = 0; i < 6; i++) {
         assert_int_equal(a[i].status, KR_OK);
         assert_true(a[i].result.first.digest == b[i].result.first.digest);

@@ -150,11 +150,11 @@ static void a_point_and_a_grid(void **state)
         job[i].scenario.micro_batches = 1 + (uint32_t)(i / 2) % 2;
     }
     point = cpu_s(CLOCK_PROCESS_CPUTIME_ID);
-    assert_int_equal(kr_study_batch(&job[15], 1, 1, &err), KR_OK);
+    assert_int_equal(kr_study_batch(&job[15], 1, 1, NULL, &err), KR_OK);
     point = cpu_s(CLOCK_PROCESS_CPUTIME_ID) - point;
     assert_int_equal(job[15].status, KR_OK);
     grid = cpu_s(CLOCK_PROCESS_CPUTIME_ID);
-    assert_int_equal(kr_study_batch(job, 16, 1, &err), KR_OK);
+    assert_int_equal(kr_study_batch(job, 16, 1, NULL, &err), KR_OK);
     grid = cpu_s(CLOCK_PROCESS_CPUTIME_ID) - grid;
     printf("a point with %u probes: %.2f s; a grid of 16: %.2f s, of processor time\n", job[15].result.probes,
            point, grid);
