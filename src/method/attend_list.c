@@ -186,6 +186,14 @@ size_t kr_attend_list_scratch(const kr_attention_shape *shape, uint32_t lists)
     return lay_out(shape, lists, NULL, &m);
 }
 
+size_t kr_list_scratch(const kr_method_plan *plan, const kr_attention_shape *shape, uint32_t lists,
+                       size_t others)
+{
+    const size_t attend = kr_attend_list_scratch(shape, lists);
+
+    return plan->dense || attend > others ? attend : others;
+}
+
 /* ---- one segment ---- */
 
 static uint32_t clamp_position(uint64_t token, uint64_t first, uint32_t count)

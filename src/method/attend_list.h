@@ -107,26 +107,34 @@ static inline void *kr_attend_list_behind(const kr_job *job, const kr_list_sourc
 }
 /* Per-thread scratch of one Attend part. */
 size_t kr_attend_list_scratch(const kr_attention_shape *shape, uint32_t lists);
+/* Per-thread scratch of a method whose other parts need `others` bytes; a dense layer has none of them. */
+size_t kr_list_scratch(const kr_method_plan *plan, const kr_attention_shape *shape, uint32_t lists,
+                       size_t others);
 
-/* Stage functions attend_* and merge_* of a method: SOURCE(job) is the source of a job's lists, LISTS
- * (shape) their number a query row. */
-#define KR_LIST_STAGES(SOURCE, LISTS)                                                 \
-    static uint32_t attend_parts(const kr_job *job)                                   \
-    {                                                                                 \
-        return kr_attend_list_parts(job, SOURCE(job), LISTS(job->view->shape));       \
-    }                                                                                 \
-    static void attend_run(const kr_job *job, uint32_t part, kr_scratch scratch)      \
-    {                                                                                 \
-        kr_attend_list_run(job, SOURCE(job), LISTS(job->view->shape), part, scratch); \
-    }                                                                                 \
-    static uint32_t merge_parts(const kr_job *job)                                    \
-    {                                                                                 \
-        return kr_merge_list_parts(job, LISTS(job->view->shape));                     \
-    }                                                                                 \
-    static void merge_run(const kr_job *job, uint32_t part, kr_scratch scratch)       \
-    {                                                                                 \
-        (void)scratch;                                                                \
-        kr_merge_list_run(job, SOURCE(job), LISTS(job->view->shape), part);           \
+/* Stage functions attend_* and merge_* of a method, and its lists(): SOURCE(job) is the source of a job's
+ * lists, LISTS(shape) their number a query row. */
+#define KR_LIST_STAGES(SOURCE, LISTS)                                                      \
+    static uint32_t lists(const kr_method_config *config, const kr_attention_shape *shape) \
+    {                                                                                      \
+        (void)config;                                                                      \
+        return LISTS(shape);                                                               \
+    }                                                                                      \
+    static uint32_t attend_parts(const kr_job *job)                                        \
+    {                                                                                      \
+        return kr_attend_list_parts(job, SOURCE(job), LISTS(job->view->shape));            \
+    }                                                                                      \
+    static void attend_run(const kr_job *job, uint32_t part, kr_scratch scratch)           \
+    {                                                                                      \
+        kr_attend_list_run(job, SOURCE(job), LISTS(job->view->shape), part, scratch);      \
+    }                                                                                      \
+    static uint32_t merge_parts(const kr_job *job)                                         \
+    {                                                                                      \
+        return kr_merge_list_parts(job, LISTS(job->view->shape));                          \
+    }                                                                                      \
+    static void merge_run(const kr_job *job, uint32_t part, kr_scratch scratch)            \
+    {                                                                                      \
+        (void)scratch;                                                                     \
+        kr_merge_list_run(job, SOURCE(job), LISTS(job->view->shape), part);                \
     }
 
 /* The plan of a training-free GQA method with keys as rows, before its own fields: append and attend

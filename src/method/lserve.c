@@ -277,20 +277,13 @@ static size_t workspace_bytes(const kr_method_plan *plan, const kr_method_config
            sizeof(float) * shape->heads * kr_ceil_div(context_max, logical_of(config));
 }
 
-static uint32_t lists(const kr_method_config *config, const kr_attention_shape *shape)
-{
-    (void)config;
-    return lists_of(shape);
-}
-
 static size_t scratch_bytes(const kr_method_plan *plan, const kr_attention_shape *shape, uint64_t context_max)
 {
-    const size_t attend = kr_attend_list_scratch(shape, lists_of(shape));
     const size_t select = kr_select_scratch_bytes(context_max, KR_TOPK_MAX);
     const size_t score = sizeof(void *) * SCORE_PAGES * KR_PAGE_TOKENS;
     const size_t most = select > score ? select : score;
 
-    return plan->dense || attend > most ? attend : most;
+    return kr_list_scratch(plan, shape, lists_of(shape), most);
 }
 
 /* The next decode step chooses anew. */

@@ -351,15 +351,8 @@ static size_t workspace_bytes(const kr_method_plan *plan, const kr_method_config
     return kr_attend_list_workspace(shape, kr_segments(context_max));
 }
 
-static uint32_t lists(const kr_method_config *config, const kr_attention_shape *shape)
-{
-    (void)config;
-    return lists_of(shape);
-}
-
 static size_t scratch_bytes(const kr_method_plan *plan, const kr_attention_shape *shape, uint64_t context_max)
 {
-    const size_t attend = kr_attend_list_scratch(shape, lists_of(shape));
     /* The record tells the number of tables: 4 bytes a KV head, table and token, and some more. */
     const uint64_t tables = plan->record_body_bytes /
                             (sizeof(uint32_t) * shape->kv_heads * (context_max + !context_max));
@@ -367,7 +360,7 @@ static size_t scratch_bytes(const kr_method_plan *plan, const kr_attention_shape
     const size_t build = kr_align_up(context_max * most * sizeof(uint16_t), 64) +
                          sizeof(float) * TABLES_MAX * BITS_MAX;
 
-    return plan->dense || attend > build ? attend : build;
+    return kr_list_scratch(plan, shape, lists_of(shape), build);
 }
 
 const kr_method kr_method_magicpig = {

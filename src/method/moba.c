@@ -130,20 +130,13 @@ static size_t workspace_bytes(const kr_method_plan *plan, const kr_method_config
     return kr_attend_list_workspace(shape, kr_segments(plan->dense ? context_max : plan->selected_max));
 }
 
-static uint32_t lists(const kr_method_config *config, const kr_attention_shape *shape)
-{
-    (void)config;
-    return lists_of(shape);
-}
-
 static size_t scratch_bytes(const kr_method_plan *plan, const kr_attention_shape *shape, uint64_t context_max)
 {
-    const size_t attend = kr_attend_list_scratch(shape, lists_of(shape));
     const uint64_t chunks = kr_ceil_div(context_max, plan->unit_tokens);
     const size_t select = kr_align_up(chunks * sizeof(float), 64) +
                           kr_select_scratch_bytes(chunks, KR_TOPK_MAX);
 
-    return plan->dense || attend > select ? attend : select;
+    return kr_list_scratch(plan, shape, lists_of(shape), select);
 }
 
 const kr_method kr_method_moba = {

@@ -574,16 +574,9 @@ static size_t workspace_bytes(const kr_method_plan *plan, const kr_method_config
            sizeof(float) * (shape->heads + (uint64_t)shape->kv_heads) * clusters;
 }
 
-static uint32_t lists(const kr_method_config *config, const kr_attention_shape *shape)
-{
-    (void)config;
-    return lists_of(shape);
-}
-
 /* The build's memory is counted for clusters of 2 tokens, the least a plan allows. */
 static size_t scratch_bytes(const kr_method_plan *plan, const kr_attention_shape *shape, uint64_t context_max)
 {
-    const size_t attend = kr_attend_list_scratch(shape, lists_of(shape));
     const uint64_t means = shape->kv_heads * (shape->key_dim + (uint64_t)shape->value_dim) *
                            kr_dtype_bytes(shape->kv_dtype); /* bytes of one cluster of every head */
     KR_CHECK(means > 0);
@@ -594,7 +587,7 @@ static size_t scratch_bytes(const kr_method_plan *plan, const kr_attention_shape
     const size_t select = kr_align_up(2 * sizeof(uint32_t) * KR_TOPK_MAX, 64) + (topk > sort ? topk : sort);
     const size_t most = build > select ? build : select;
 
-    return plan->dense || attend > most ? attend : most;
+    return kr_list_scratch(plan, shape, lists_of(shape), most);
 }
 
 const kr_method kr_method_retroinfer = {

@@ -206,19 +206,12 @@ static size_t workspace_bytes(const kr_method_plan *plan, const kr_method_config
     return kr_attend_list_workspace(shape, kr_segments(context_max));
 }
 
-static uint32_t lists(const kr_method_config *config, const kr_attention_shape *shape)
-{
-    (void)config;
-    return lists_of(shape);
-}
-
 static size_t scratch_bytes(const kr_method_plan *plan, const kr_attention_shape *shape, uint64_t context_max)
 {
-    const size_t attend = kr_attend_list_scratch(shape, lists_of(shape));
     const size_t build = kr_align_up(2 * sizeof(float) * (context_max + KR_PAGE_TOKENS), 64) +
                          kr_select_scratch_bytes(context_max, KR_TOPK_MAX);
 
-    return plan->dense || attend > build ? attend : build;
+    return kr_list_scratch(plan, shape, lists_of(shape), build);
 }
 
 const kr_method kr_method_snapkv = {

@@ -279,12 +279,6 @@ static size_t workspace_bytes(const kr_method_plan *plan, const kr_method_config
            sizeof(float) * (shape->heads + (shape->heads + (uint64_t)shape->kv_heads) * context_max);
 }
 
-static uint32_t lists(const kr_method_config *config, const kr_attention_shape *shape)
-{
-    (void)config;
-    return lists_of(shape);
-}
-
 static size_t scratch_bytes(const kr_method_plan *plan, const kr_attention_shape *shape, uint64_t context_max)
 {
     const size_t attend = kr_attend_list_scratch(shape, lists_of(shape));

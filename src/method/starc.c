@@ -380,21 +380,14 @@ static size_t workspace_bytes(const kr_method_plan *plan, const kr_method_config
                clusters_a_window(config);
 }
 
-static uint32_t lists(const kr_method_config *config, const kr_attention_shape *shape)
-{
-    (void)config;
-    return lists_of(shape);
-}
-
 static size_t scratch_bytes(const kr_method_plan *plan, const kr_attention_shape *shape, uint64_t context_max)
 {
-    const size_t attend = kr_attend_list_scratch(shape, lists_of(shape));
     const size_t build = sizeof(float) * 3 * WINDOW_MAX * shape->key_dim;
     const size_t select = kr_align_up(sizeof(uint32_t) * KR_TOPK_MAX, 64) +
                           kr_select_scratch_bytes(context_max, KR_TOPK_MAX);
     const size_t most = build > select ? build : select;
 
-    return plan->dense || attend > most ? attend : most;
+    return kr_list_scratch(plan, shape, lists_of(shape), most);
 }
 
 const kr_method kr_method_starc = {

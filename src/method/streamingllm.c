@@ -73,12 +73,6 @@ static size_t workspace_bytes(const kr_method_plan *plan, const kr_method_config
     return kr_attend_list_workspace(shape, kr_segments(plan->dense ? context_max : plan->selected_max));
 }
 
-static uint32_t lists(const kr_method_config *config, const kr_attention_shape *shape)
-{
-    (void)config;
-    return lists_of(shape);
-}
-
 static size_t scratch_bytes(const kr_method_plan *plan, const kr_attention_shape *shape, uint64_t context_max)
 {
     (void)plan;
