@@ -11,18 +11,21 @@
 #include "base/arena.h"
 #include "cli/commands.h"
 #include "cli/engine_options.h"
+#include "cli/node_process.h"
 #include "eval/profile_study.h"
 #include "report/table.h"
 #include "sim/batch.h"
 
-enum { MODELS_MAX = KR_MACHINE_MODES_MAX / 2, FOLDER_BYTES = 4096 };
+#define TIMEOUT_NS ((uint64_t)60 * 1000000000)
+
+enum { MODELS_MAX = KR_MACHINE_MODES_MAX / KR_MACHINE_MODE_KINDS, FOLDER_BYTES = 4096 };
 
 typedef struct {
     kr_option_strings methods;
     kr_option_sizes budgets, contexts, check_contexts;
     const char *output, *kv_dtype;
     uint32_t rows, steps, rounds, threads, check_budget, dense_layers;
-    bool weights_f32, check, json;
+    bool weights_f32, node_process, check, json;
 } profile_options;
 
 #define AT(field) .at = offsetof(profile_options, field)
@@ -70,6 +73,10 @@ static const kr_option table[] = {
     KR_OPTION_KV_DTYPE(offsetof(profile_options, kv_dtype), "bf16, f16 or f32"),
     KR_OPTION_WEIGHTS_F32(offsetof(profile_options, weights_f32)),
     KR_OPTION_THREADS(offsetof(profile_options, threads), "of both sides together (default: the cores)"),
+    {.name = "node-process",
+     .type = KR_OPT_FLAG,
+     AT(node_process),
+     .help = "also with the memory node in a process of its own"},
     {.name = "steps",
      .type = KR_OPT_U32,
      AT(steps),
@@ -88,7 +95,7 @@ static const kr_option table[] = {
     {.name = "check",
      .type = KR_OPT_FLAG,
      AT(check),
-     .help = "also measure ten points that the fit does not see, and compare"},
+     .help = "also measure points that the fit does not see, and compare"},
     {.name = "check-contexts",
      .type = KR_OPT_SIZES,
      AT(check_contexts),
@@ -120,6 +127,7 @@ static const kr_command_line line = {
 typedef struct {
     const profile_options *options;
     char folder[FOLDER_BYTES]; /* with the saved sessions of one model */
+    kr_node_process node;
     kr_machine machine;
     kr_table checks;
     double error[MODELS_MAX * KR_PROFILE_CHECKS];
@@ -227,10 +235,10 @@ static kr_status calibrate(const kr_profile_result *result, kr_machine_mode *mod
 
     for (uint32_t i = 0; i < result->fits; i++) {
         const kr_profile_run *run = &result->fitted[i];
-        const kr_arrangement of = mode->kind == KR_MODE_IN_TURN ? KR_ARRANGE_IN_TURN : KR_ARRANGE_AT_ONCE;
+        kr_machine_mode_kind kind;
         double predicted = 0.0;
 
-        if (run->arrangement != of)
+        if (!kr_profile_mode_of(run->arrangement, &kind) || kind != mode->kind)
             continue;
         const kr_status status = predict(&result->setup, mode, run, &predicted, err);
         if (status != KR_OK)
@@ -247,13 +255,14 @@ static kr_status compare(profile *p, const kr_profile_result *result, kr_err *er
 {
     for (uint32_t i = 0; i < result->checks; i++) {
         const kr_profile_run *check = &result->check[i];
-        const kr_machine_mode *mode = &result->mode[check->arrangement == KR_ARRANGE_AT_ONCE];
+        kr_machine_mode_kind kind = KR_MODE_IN_TURN;
         double predicted = 0.0;
-        kr_status status = predict(&result->setup, mode, check, &predicted, err);
 
+        (void)kr_profile_mode_of(check->arrangement, &kind);
+        kr_status status = predict(&result->setup, &result->mode[kind], check, &predicted, err);
         if (status != KR_OK)
             return status;
-        add_check_row(p, mode, check, predicted);
+        add_check_row(p, &result->mode[kind], check, predicted);
     }
     return KR_OK;
 }
@@ -296,6 +305,14 @@ static kr_status fill(const profile_options *o, kr_profile_options *run, kr_err 
     return KR_OK;
 }
 
+static kr_status connect_node(void *context, uint64_t pool_bytes, uint32_t sessions, uint32_t threads,
+                              kr_engine_node *node, kr_err *err)
+{
+    return kr_node_process_start(context, pool_bytes, sessions, threads, node, err);
+}
+
+static void disconnect_node(void *context, kr_engine_node *node) { kr_node_process_stop(context, node); }
+
 static kr_status profile_model(profile *p, const char *path, kr_err *err)
 {
     kr_profile_result *result = kr_alloc(sizeof *result);
@@ -310,14 +327,20 @@ static kr_status profile_model(profile *p, const char *path, kr_err *err)
     if (status == KR_OK) {
         run.file = file;
         run.folder = p->folder;
+        p->node = (kr_node_process){.save_folder = p->folder, .timeout_ns = TIMEOUT_NS};
+        if (p->options->node_process) {
+            run.connect = connect_node;
+            run.disconnect = disconnect_node;
+            run.connect_context = &p->node;
+        }
         status = kr_profile_study(&run, result, err);
         remove_folder(p->folder);
     }
     if (status == KR_OK) {
-        for (int m = 0; m < 2 && status == KR_OK; m++)
+        for (uint32_t m = 0; m < result->modes && status == KR_OK; m++)
             status = calibrate(result, &result->mode[m], err);
-        memcpy(p->machine.mode + p->machine.modes, result->mode, sizeof result->mode);
-        p->machine.modes += 2;
+        memcpy(p->machine.mode + p->machine.modes, result->mode, result->modes * sizeof result->mode[0]);
+        p->machine.modes += result->modes;
         p->points += result->fits;
         p->kept += result->kept;
         p->total += result->total;
@@ -424,6 +447,7 @@ int kr_cmd_profile(int argc, char **argv)
                          .check_budget = 512,
                          .dense_layers = UINT32_MAX,
                          .kv_dtype = "bf16",
+                         .node_process = true,
                          .rows = 8,
                          .steps = 16,
                          .rounds = 2,

@@ -141,8 +141,11 @@ static kr_status on_machine(const kr_sim_own_options *o, const kr_machine *machi
                             int *code, kr_err *err)
 {
     const uint32_t sessions = o->sessions != 0 ? o->sessions : 1;
-    const uint32_t micro_batches = o->micro_batches != 0 ? o->micro_batches : sessions > 1 ? 2 : 1;
-    const kr_machine_mode_kind kind = micro_batches == 1 ? KR_MODE_IN_TURN : KR_MODE_AT_ONCE;
+    const bool overlap = sessions > 1 || o->node_process;
+    const uint32_t micro_batches = o->micro_batches != 0 ? o->micro_batches : overlap ? 2 : 1;
+    const kr_machine_mode_kind kind = o->node_process      ? KR_MODE_REMOTE
+                                      : micro_batches == 1 ? KR_MODE_IN_TURN
+                                                           : KR_MODE_AT_ONCE;
     const char *name = kr_model_file_model(file)->name;
     const kr_machine_mode *mode = kr_machine_find(machine, kind, name);
     kr_run_program program;

@@ -13,6 +13,7 @@ typedef struct {
     const char *machine, *replay, *method, *kv_dtype;
     uint32_t budget, sessions, micro_batches; /* sessions 0: one; micro_batches 0: as karat run chooses */
     uint64_t context, tokens;                 /* in each cache; decoded by each session */
+    bool node_process;                        /* the node is another process */
     bool json;
 } kr_sim_own_options;
 

@@ -16,7 +16,7 @@
 
 #include "device/device.h"
 
-enum { KR_MACHINE_MODES_MAX = 8, KR_MACHINE_NAME_BYTES = 96 };
+enum { KR_MACHINE_MODES_MAX = 12, KR_MACHINE_NAME_BYTES = 96 };
 
 typedef enum {
     KR_MODE_IN_TURN, /* one thread drives both sides: one micro-batch, embedded */

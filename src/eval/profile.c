@@ -21,13 +21,24 @@ enum {
     SECONDS_MAX_NS = 1500000000
 };
 
-/* An engine over an embedded node. */
+/* An engine over its node. */
 typedef struct {
+    const kr_profile_setup *remote; /* whose node is another process; NULL: embedded */
     kr_embedded embedded;
     kr_engine_node node;
     kr_method_config methods[KR_LAYERS_MAX];
     kr_engine *engine;
 } rig;
+
+static bool is_remote(kr_arrangement arrangement)
+{
+    return arrangement == KR_ARRANGE_REMOTE_ALONE || arrangement == KR_ARRANGE_REMOTE;
+}
+
+static uint32_t micro_batches_of(kr_arrangement arrangement)
+{
+    return arrangement == KR_ARRANGE_AT_ONCE || arrangement == KR_ARRANGE_REMOTE ? 2 : 1;
+}
 
 static bool splits(kr_arrangement arrangement) { return arrangement != KR_ARRANGE_IN_TURN; }
 
@@ -49,6 +60,8 @@ static void close_rig(rig *r)
 {
     kr_engine_destroy(r->engine);
     kr_embedded_stop(&r->embedded);
+    if (r->remote != NULL)
+        r->remote->disconnect(r->remote->connect_context, &r->node);
 }
 
 /* With one thread for both sides its own running time does not see a crowded machine. */
@@ -69,7 +82,7 @@ static kr_engine_config config_of(const kr_profile_setup *setup, const kr_method
                               .context_max = setup->context_max,
                               .rows_max = setup->rows_max,
                               .sessions_max = setup->rows_max,
-                              .micro_batches = arrangement == KR_ARRANGE_AT_ONCE ? 2 : 1,
+                              .micro_batches = micro_batches_of(arrangement),
                               .threads = kr_profile_compute_threads(setup, arrangement),
                               .policy = KR_POLICY_SCMS,
                               .timeout_ns = TIMEOUT_NS,
@@ -110,11 +123,17 @@ static kr_status open_rig(const kr_profile_setup *setup, const kr_method_config 
     if (status != KR_OK)
         return status;
     node.pool_bytes = sessions * needs.session_page_bytes;
-    status = kr_embedded_start(&r->embedded, &node, driven, err);
-    r->node = (kr_engine_node){.link = r->embedded.client,
-                               .welcome = r->embedded.welcome,
-                               .drive = driven ? kr_embedded_drive : NULL,
-                               .drive_context = &r->embedded};
+    if (is_remote(arrangement)) {
+        r->remote = setup;
+        status = setup->connect(setup->connect_context, node.pool_bytes, sessions, node.threads_per_device,
+                                &r->node, err);
+    } else {
+        status = kr_embedded_start(&r->embedded, &node, driven, err);
+        r->node = (kr_engine_node){.link = r->embedded.client,
+                                   .welcome = r->embedded.welcome,
+                                   .drive = driven ? kr_embedded_drive : NULL,
+                                   .drive_context = &r->embedded};
+    }
     if (status == KR_OK)
         status = kr_engine_create(&r->engine, &config, err);
     if (status != KR_OK)

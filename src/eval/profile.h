@@ -15,12 +15,14 @@ enum { KR_PROFILE_ROWS_MAX = 32 };
 
 /* How compute side and memory node share the machine. */
 typedef enum {
-    KR_ARRANGE_IN_TURN, /* one thread drives both, teams on all cores; one micro-batch */
-    KR_ARRANGE_ALONE,   /* a thread each; one micro-batch, so that one side waits for the other */
-    KR_ARRANGE_AT_ONCE, /* a thread each; two micro-batches, so that both work */
+    KR_ARRANGE_IN_TURN,      /* one thread drives both, teams on all cores; one micro-batch */
+    KR_ARRANGE_ALONE,        /* a thread each; one micro-batch, so that one side waits for the other */
+    KR_ARRANGE_AT_ONCE,      /* a thread each; two micro-batches, so that both work */
+    KR_ARRANGE_REMOTE_ALONE, /* the last two with the node in another process */
+    KR_ARRANGE_REMOTE,
 } kr_arrangement;
 
-enum { KR_ARRANGEMENTS = 3 };
+enum { KR_ARRANGEMENTS = 5 };
 
 typedef struct {
     const kr_model_file *file;
@@ -31,6 +33,12 @@ typedef struct {
     uint32_t rows_max;    /* of a batch */
     const char *folder;   /* for saved sessions; the caller removes it */
     uint32_t steps;       /* kept of each point and round, at most */
+    /* Starts a node of one device in another process, with the same save folder, and connects to it;
+     * NULL: nothing is measured with one. */
+    kr_status (*connect)(void *context, uint64_t pool_bytes, uint32_t sessions, uint32_t threads,
+                         kr_engine_node *node, kr_err *err);
+    void (*disconnect)(void *context, kr_engine_node *node);
+    void *connect_context;
 } kr_profile_setup;
 
 uint32_t kr_profile_compute_threads(const kr_profile_setup *setup, kr_arrangement arrangement);
@@ -93,8 +101,9 @@ kr_profile_sample kr_profile_sample_of(const kr_profile_point *point, const kr_p
 
 /* Samples of one model. in_turn of KR_ARRANGE_IN_TURN; for mode at-once they tell what messages cost
  * without a wake-up, alone what a wake-up costs, and at_once, of two micro-batches with equally many rows,
- * what ops take when both sides work. For mode in-turn those two are absent. Dense samples must be among them: of others, the
- * layers that stay dense are taken off by them. */
+ * what ops take when both sides work. For mode in-turn those two are absent. For mode remote in_turn is, and
+ * messages are seen from outside: sends as they are, the rest of a wait as the link's latency. Dense samples
+ * must be among them: of others, the layers that stay dense are taken off by them. */
 typedef struct {
     const kr_profile_sample *in_turn, *alone, *at_once;
     uint32_t in_turns, alones, at_onces;

@@ -442,7 +442,7 @@ static void fit_wake_up(const kr_profile_samples *s, const double send[TERMS], c
 
     for (; n < s->alones && n < VALUES_MAX; n++)
         signal[n] = sending(&s->alone[n]) - by_rows(send, s->alone[n].rows[0]);
-    mode->signal_s = fmax(median(signal, n), 0.0);
+    mode->signal_s = s->in_turns != 0 ? fmax(median(signal, n), 0.0) : 0.0;
     for (uint32_t i = 0; i < n; i++)
         latency[i] = (messaging(&s->alone[i]) - by_rows(message, s->alone[i].rows[0]) - mode->signal_s) / 2;
     mode->memory.link_latency_s = mode->compute.link_latency_s = fmax(median(latency, n), 0.0);
@@ -454,8 +454,9 @@ kr_status kr_profile_fit(const kr_profile_samples *s, kr_machine_mode *mode, kr_
     double send[TERMS], message[TERMS];
     kr_status status;
 
-    KR_CHECK(s->in_turns != 0 && at_once == (s->alones != 0));
-    fit_message(s->in_turn, s->in_turns, sending, send);
+    KR_CHECK((s->in_turns != 0 || at_once) && at_once == (s->alones != 0));
+    fit_message(s->in_turns != 0 ? s->in_turn : s->at_once, s->in_turns != 0 ? s->in_turns : s->at_onces,
+                sending, send);
     fit_message(s->in_turn, s->in_turns, messaging, message);
     mode->compute.curves = mode->memory.curves = 0;
     mode->signal_s = 0.0;

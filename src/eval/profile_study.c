@@ -40,6 +40,7 @@ static const check_point checks[KR_PROFILE_CHECKS] = {
     {KR_ARRANGE_AT_ONCE, false, false, 2, 0}, {KR_ARRANGE_AT_ONCE, false, false, 6, 1},
     {KR_ARRANGE_AT_ONCE, false, true, 5, 0},  {KR_ARRANGE_AT_ONCE, true, false, 3, 1},
     {KR_ARRANGE_AT_ONCE, true, false, 8, 0},  {KR_ARRANGE_AT_ONCE, true, true, 6, 1},
+    {KR_ARRANGE_REMOTE, false, false, 4, 1},  {KR_ARRANGE_REMOTE, true, true, 6, 0},
 };
 
 static void fill_contexts(kr_profile_point *point, uint32_t rows, uint64_t a, uint64_t b)
@@ -59,7 +60,8 @@ static void list_checks(study *s)
         const uint64_t context = o->check_context[c->context];
         const uint64_t other = o->check_context[c->unequal ? 1 - c->context : c->context];
 
-        if ((c->selecting && o->methods == 0) || c->rows > o->rows_max)
+        if ((c->selecting && o->methods == 0) || c->rows > o->rows_max ||
+            (c->arrangement == KR_ARRANGE_REMOTE && o->connect == NULL))
             continue;
         *to = (kr_profile_run){.arrangement = c->arrangement};
         fill_contexts(&to->point, c->rows, context, other);
@@ -116,16 +118,17 @@ static uint32_t list_contexts(const study *s, const entry *e, uint64_t out[])
 static uint32_t list_points(const study *s, const entry *e, kr_arrangement arrangement, kr_profile_point *out)
 {
     const kr_profile_options *o = s->options;
-    const uint32_t micro_batches = arrangement == KR_ARRANGE_AT_ONCE ? 2 : 1;
+    const bool alone = arrangement == KR_ARRANGE_ALONE || arrangement == KR_ARRANGE_REMOTE_ALONE;
+    const uint32_t micro_batches = alone || arrangement == KR_ARRANGE_IN_TURN ? 1 : 2;
     const bool dense = strcmp(e->config.name, "dense") == 0;
     uint32_t count = 0;
 
-    if (!e->fitted || (arrangement == KR_ARRANGE_ALONE && !dense))
+    if (!e->fitted || (alone && !dense))
         return 0; /* what a wake-up costs is the same for all methods */
     for (uint32_t c = 0; c < o->contexts; c++)
         for (uint32_t rows = micro_batches; rows <= o->rows_max && count < POINTS_MAX - KR_PROFILE_CHECKS;
              rows += micro_batches) {
-            const bool all = dense && c == 0 && arrangement != KR_ARRANGE_ALONE;
+            const bool all = dense && c == 0 && !alone;
 
             if (all || (rows & (rows - 1)) == 0)
                 fill_contexts(&out[count++], rows, o->context[c], o->context[c]);
@@ -191,13 +194,24 @@ static kr_status measure_all(study *s, kr_err *err)
                s->entry[e].config.budget, (unsigned long long)contexts[count - 1]);
         status = kr_profile_prefill(&s->result->setup, &s->entry[e].config, s->entry[e].tag, contexts, count,
                                     err);
-        for (int a = 0; a < KR_ARRANGEMENTS && status == KR_OK; a++)
+        const int arrangements = s->options->connect != NULL ? KR_ARRANGEMENTS : KR_ARRANGE_REMOTE_ALONE;
+        for (int a = 0; a < arrangements && status == KR_OK; a++)
             status = measure(s, &s->entry[e], (kr_arrangement)a, err);
     }
     return status;
 }
 
 /* ---- modes ---- */
+
+bool kr_profile_mode_of(kr_arrangement arrangement, kr_machine_mode_kind *kind)
+{
+    if (arrangement == KR_ARRANGE_ALONE || arrangement == KR_ARRANGE_REMOTE_ALONE)
+        return false;
+    *kind = arrangement == KR_ARRANGE_IN_TURN   ? KR_MODE_IN_TURN
+            : arrangement == KR_ARRANGE_AT_ONCE ? KR_MODE_AT_ONCE
+                                                : KR_MODE_REMOTE;
+    return true;
+}
 
 static void describe_mode(const study *s, kr_machine_mode_kind kind, kr_arrangement arrangement,
                           const kr_cpu_probe *probe, kr_machine_mode *mode)
@@ -237,12 +251,20 @@ static kr_status fit_all(study *s, kr_err *err)
     kr_cpu_choose(30, &ops, &probe);
     describe_mode(s, KR_MODE_IN_TURN, KR_ARRANGE_IN_TURN, &probe, &mode[0]);
     describe_mode(s, KR_MODE_AT_ONCE, KR_ARRANGE_AT_ONCE, &probe, &mode[1]);
+    describe_mode(s, KR_MODE_REMOTE, KR_ARRANGE_REMOTE, &probe, &mode[2]);
+    s->result->modes = s->options->connect != NULL ? 3 : 2;
     status = kr_profile_fit(&samples, &mode[0], err);
     samples.alone = s->sample[KR_ARRANGE_ALONE];
     samples.alones = s->samples[KR_ARRANGE_ALONE];
     samples.at_once = s->sample[KR_ARRANGE_AT_ONCE];
     samples.at_onces = s->samples[KR_ARRANGE_AT_ONCE];
-    return status == KR_OK ? kr_profile_fit(&samples, &mode[1], err) : status;
+    if (status == KR_OK)
+        status = kr_profile_fit(&samples, &mode[1], err);
+    const kr_profile_samples remote = {.alone = s->sample[KR_ARRANGE_REMOTE_ALONE],
+                                       .alones = s->samples[KR_ARRANGE_REMOTE_ALONE],
+                                       .at_once = s->sample[KR_ARRANGE_REMOTE],
+                                       .at_onces = s->samples[KR_ARRANGE_REMOTE]};
+    return status == KR_OK && s->result->modes == 3 ? kr_profile_fit(&remote, &mode[2], err) : status;
 }
 
 static kr_status check_options(const kr_profile_options *o, uint64_t context_max, kr_err *err)
@@ -281,7 +303,10 @@ kr_status kr_profile_study(const kr_profile_options *o, kr_profile_result *resul
                                             .context_max = longest + kr_profile_growth(o->steps),
                                             .rows_max = o->rows_max,
                                             .folder = o->folder,
-                                            .steps = o->steps}};
+                                            .steps = o->steps,
+                                            .connect = o->connect,
+                                            .disconnect = o->disconnect,
+                                            .connect_context = o->connect_context}};
     for (int a = 0; a < KR_ARRANGEMENTS; a++) {
         s->sample[a] = kr_alloc(KR_PROFILE_FITTED_MAX * sizeof *s->sample[a]);
         if (s->sample[a] == NULL)

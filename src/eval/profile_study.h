@@ -11,7 +11,7 @@
 
 enum {
     KR_PROFILE_LIST_MAX = 8,
-    KR_PROFILE_CHECKS = 10,
+    KR_PROFILE_CHECKS = 12,
     KR_PROFILE_CHECK_CONTEXTS = 2,
     KR_PROFILE_FITTED_MAX = 512
 };
@@ -28,6 +28,10 @@ typedef struct {
     uint32_t methods, budgets, contexts;
     uint32_t dense_layers; /* first layers that stay dense; UINT32_MAX = each method's default */
     uint32_t rows_max, steps, rounds;
+    kr_status (*connect)(void *context, uint64_t pool_bytes, uint32_t sessions, uint32_t threads,
+                         kr_engine_node *node, kr_err *err); /* these three as in kr_profile_setup */
+    void (*disconnect)(void *context, kr_engine_node *node);
+    void *connect_context;
     bool check;
     uint32_t check_budget;
     uint64_t check_context[KR_PROFILE_CHECK_CONTEXTS];
@@ -42,11 +46,15 @@ typedef struct {
 
 typedef struct {
     kr_profile_setup setup;
-    kr_machine_mode mode[2];                                                /* in turn, at once */
+    kr_machine_mode mode[KR_MACHINE_MODE_KINDS]; /* by kind */
+    uint32_t modes;                              /* 2: none with a node in another process */
     kr_profile_run fitted[KR_PROFILE_FITTED_MAX], check[KR_PROFILE_CHECKS]; /* check: not seen by the fit */
     uint32_t fits, checks;
     uint32_t kept, total; /* steps of the fit */
 } kr_profile_result;
+
+/* The mode that an arrangement's steps are predicted in; those that serve only a fit have none. */
+bool kr_profile_mode_of(kr_arrangement arrangement, kr_machine_mode_kind *kind);
 
 /* Minutes; progress goes to base/log. KR_E_LIMIT: contexts over the model's, rows over
  * KR_PROFILE_ROWS_MAX. */
