@@ -335,6 +335,7 @@ static kr_status plan(plan_options *o, bool device, int *code, kr_err *err)
     } else {
         status = search(o, code, err);
     }
+    o->search.workload = NULL;
     kr_sim_inputs_free(&in);
     return status;
 }

@@ -417,6 +417,7 @@ static kr_status simulate(sim_options *o, int *code, kr_err *err)
     o->common.study.share_by_layer = shares.by_layer;
     if (status == KR_OK)
         status = study(o, &s, &in.workload, &in.trace, code, err);
+    o->common.study.expert_share = NULL;
     kr_expert_shares_free(&shares);
     kr_scenario_free(&s);
     kr_sim_inputs_free(&in);

@@ -140,7 +140,7 @@ static double extend(double x0, double y0, double x1, double y1, double x)
 }
 
 /* Fills what was not measured along the last axis. */
-static kr_status fill_line(kr_json j, const axis *a, double *us, bool *filled, kr_err *err)
+static kr_status fill_line(kr_json j, const axis *a, double *us, const bool *filled, kr_err *err)
 {
     uint32_t known = 0, last = 0, before = 0;
 

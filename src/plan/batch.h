@@ -13,6 +13,7 @@ typedef struct {
     const char *trace; /* its name in reports, or NULL */
     double skew;       /* expert shares fall as number^-skew over a fixed shuffle; 0 = uniform */
     uint32_t sessions; /* 0: find the most that keep the limit */
+    bool breakdown;    /* shares of a step's time too */
     /* Out. */
     kr_status status; /* why the point cannot be is in err */
     kr_err err;
@@ -20,7 +21,6 @@ typedef struct {
     double tdp_w, weight_gb;
     double share[KR_OP_KINDS]; /* of a step's time, ops of the slowest rank (compute) or device (others);
                                   only with breakdown */
-    bool breakdown;
 } kr_study_job;
 
 /* Runs jobs [count] on threads, and shares them out over ranks (NULL: none). KR_E_MEMORY, KR_E_LOST;

@@ -108,7 +108,7 @@ static void count_requests(const kr_port *port, const uint8_t *micro_batch, uint
 void kr_sched_balance_count(const kr_port *port, uint8_t *micro_batch)
 {
     const uint32_t count = port->running_count(port), micro_batches = port->micro_batches(port);
-    uint32_t on_device[MICRO_BATCHES_MAX], over_all[MICRO_BATCHES_MAX];
+    uint32_t on_device[MICRO_BATCHES_MAX] = {0}, over_all[MICRO_BATCHES_MAX] = {0};
 
     KR_CHECK(micro_batches >= 1 && micro_batches <= MICRO_BATCHES_MAX);
     for (uint32_t i = 0; i < count; i++) {
