@@ -14,6 +14,8 @@ KR_INLINE void dot_block(const kr_channel_dot_args *a, uint32_t first, uint32_t 
                          const uint32_t vectors, const kr_dtype type)
 {
     const float *query = a->query + (size_t)first * a->channels;
+    /* The channel's next tokens: channels are scattered, so no hardware prefetcher finds them all. */
+    const size_t rest = a->tokens - t, step = vectors * KR_LANES, ahead = rest > step ? step : 0;
     kr_lanes sum[QUERIES][VECTORS];
 
     KR_UNROLL for (uint32_t q = 0; q < n; q++) KR_UNROLL for (uint32_t v = 0; v < vectors; v++)
@@ -22,6 +24,7 @@ KR_INLINE void dot_block(const kr_channel_dot_args *a, uint32_t first, uint32_t 
         const size_t at = a->channel[j] * a->key_stride + t;
         kr_lanes x[VECTORS];
 
+        KR_PREFETCH((const uint8_t *)a->key + (at + ahead) * kr_dtype_bytes(type));
         KR_UNROLL for (uint32_t v = 0; v < vectors; v++)
             x[v] = lanes_load_as(type, a->key, at + v * KR_LANES);
         KR_UNROLL for (uint32_t q = 0; q < n; q++)
