@@ -66,7 +66,7 @@ static const kr_option table[] = {
     {.name = "rows",
      .type = KR_OPT_U32,
      AT(rows),
-     .min = 1,
+     .min = KR_PROFILE_ROWS_MIN,
      .max = KR_PROFILE_ROWS_MAX,
      .value = "N",
      .help = "largest batch"},

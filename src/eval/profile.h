@@ -11,7 +11,10 @@
 #include "device/machine.h"
 #include "engine/engine.h"
 
-enum { KR_PROFILE_ROWS_MAX = 32 };
+enum {
+    KR_PROFILE_ROWS_MIN = 2, /* of the largest batch: at once is a row on each side */
+    KR_PROFILE_ROWS_MAX = 32,
+};
 
 /* How compute side and memory node share the machine. */
 typedef enum {

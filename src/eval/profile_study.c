@@ -271,9 +271,9 @@ static kr_status check_options(const kr_profile_options *o, uint64_t context_max
 {
     const kr_model *m = kr_model_file_model(o->file);
 
-    if (o->rows_max == 0 || o->rows_max > KR_PROFILE_ROWS_MAX)
-        return kr_fail(err, KR_E_LIMIT, "profile: batches of %u rows, must be 1 to %d", o->rows_max,
-                       KR_PROFILE_ROWS_MAX);
+    if (o->rows_max < KR_PROFILE_ROWS_MIN || o->rows_max > KR_PROFILE_ROWS_MAX)
+        return kr_fail(err, KR_E_LIMIT, "profile: batches of up to %u rows, must be %d to %d", o->rows_max,
+                       KR_PROFILE_ROWS_MIN, KR_PROFILE_ROWS_MAX);
     if (context_max > m->context)
         return kr_fail(err, KR_E_LIMIT,
                        "profile: the longest context and what it grows by make %llu tokens; the model was "

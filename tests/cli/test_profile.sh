@@ -27,6 +27,7 @@ refuses 'made for 512' 1 "$model" --check --contexts 64,512
 refuses 'must ascend' 1 "$model" --check --check-contexts 32,96 --contexts 128,64
 refuses 'a short and a long' 1 "$model" --check --check-contexts 64
 refuses 'No such file or directory' 1 "$model" -o "$work/no/table.json"
+refuses '1 is out of range; 2 to 32' 2 "$model" -o "$work/table.json" --rows 1
 
 TMPDIR=$work "$karat" profile "$model" -o "$work/table.json" --check --json --contexts 64,128,256 --budgets 64,128 --dense-layers 1 \
     --check-contexts 96,200 --check-budget 96 --rows 4 --steps 6 --rounds 1 > "$work/check.json" 2> "$work/log" ||
