@@ -1,8 +1,8 @@
 /* karat bench: every kernel beside its limit. */
-#include <errno.h>
 #include <string.h>
 
 #include "cli/commands.h"
+#include "cli/output_file.h"
 #include "cli/options.h"
 #include "eval/bench.h"
 
@@ -72,14 +72,10 @@ static const kr_command_line line = {
 
 static kr_status write_svg(const char *path, const kr_bench_result *result, kr_err *err)
 {
-    FILE *out = fopen(path, "w");
+    kr_output_file out;
+    const kr_status status = kr_output_open(&out, path, err);
 
-    if (out == NULL)
-        return kr_fail(err, KR_E_IO, "%.200s: %s", path, strerror(errno));
-    kr_status status = kr_bench_svg(result, out, err);
-    if (fclose(out) != 0 && status == KR_OK)
-        status = kr_fail(err, KR_E_IO, "%.200s: %s", path, strerror(errno));
-    return status;
+    return status == KR_OK ? kr_output_close(&out, kr_bench_svg(result, out.file, err), err) : status;
 }
 
 int kr_cmd_bench(int argc, char **argv)

@@ -1,9 +1,9 @@
 /* karat eval: what the methods keep of dense attention on a real model, beside their speed. */
-#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cli/commands.h"
+#include "cli/output_file.h"
 #include "cli/engine_options.h"
 #include "eval/eval.h"
 #include "eval/eval_text.h"
@@ -115,13 +115,11 @@ static void join(int argc, char **argv, char out[COMMAND_BYTES])
 
 static kr_status write_html(const char *path, const kr_eval_result *result, const char *command, kr_err *err)
 {
-    FILE *out = fopen(path, "w");
-    if (out == NULL)
-        return kr_fail(err, KR_E_IO, "%.200s: %s", path, strerror(errno));
-    kr_status status = kr_eval_html(result, command, out, err);
-    if (fclose(out) != 0 && status == KR_OK)
-        status = kr_fail(err, KR_E_IO, "%.200s: %s", path, strerror(errno));
-    return status;
+    kr_output_file out;
+    const kr_status status = kr_output_open(&out, path, err);
+
+    return status == KR_OK ? kr_output_close(&out, kr_eval_html(result, command, out.file, err), err)
+                           : status;
 }
 
 static bool fill(const eval_options *o, const char *model, kr_eval_options *run, kr_err *err)

@@ -1,9 +1,9 @@
 /* karat plan: which cluster for a power and a limit on the time between tokens; and the memory device. */
-#include <errno.h>
 #include <math.h>
 #include <string.h>
 
 #include "cli/commands.h"
+#include "cli/output_file.h"
 #include "cli/plan_device.h"
 #include "cli/sim_options.h"
 #include "plan/search.h"
@@ -261,11 +261,12 @@ static kr_status write_html(const plan_options *o, const kr_search *s, kr_err *e
 {
     char text[512];
     kr_table t;
-    FILE *out = fopen(o->common.html, "wb");
-    kr_status status;
+    kr_output_file file;
+    kr_status status = kr_output_open(&file, o->common.html, err);
 
-    if (out == NULL)
-        return kr_fail(err, KR_E_IO, "%s: %s", o->common.html, strerror(errno));
+    if (status != KR_OK)
+        return status;
+    FILE *out = file.file;
     margin(s, text, sizeof text);
     kr_page_begin(out, "karat plan", o->search.base.model);
     kr_page_text(out, "%s, %.1f kW, P99 of %.1f ms. %s", o->common.trace, o->power_kw, o->common.slo_ms,
@@ -286,9 +287,7 @@ static kr_status write_html(const plan_options *o, const kr_search *s, kr_err *e
     kr_table_free(&t);
     if (status == KR_OK)
         status = kr_page_end(out, err);
-    if (fclose(out) != 0 && status == KR_OK)
-        status = kr_fail(err, KR_E_IO, "%s: %s", o->common.html, strerror(errno));
-    return status;
+    return kr_output_close(&file, status, err);
 }
 
 static kr_status search(plan_options *o, int *code, kr_err *err)

@@ -10,6 +10,7 @@
 
 #include "base/arena.h"
 #include "cli/commands.h"
+#include "cli/output_file.h"
 #include "cli/engine_options.h"
 #include "cli/node_process.h"
 #include "eval/profile_study.h"
@@ -401,16 +402,14 @@ static int print_json(profile *p, kr_err *err)
                                        p->errors != 0 ? error_at(p, 95) : 0.0, "check", rows));
 }
 
-static kr_status write_machine(const kr_machine *machine, FILE *out, const char *path, kr_err *err)
+static kr_status write_machine(const kr_machine *machine, const kr_output_file *out, kr_err *err)
 {
     json_t *root = NULL;
     kr_status status = kr_machine_json(machine, &root, err);
 
-    if (status == KR_OK && json_dumpf(root, out, JSON_INDENT(1) | JSON_PRESERVE_ORDER) != 0)
-        status = kr_fail(err, KR_E_IO, "%.200s: cannot be written", path);
+    if (status == KR_OK && json_dumpf(root, out->file, JSON_INDENT(1) | JSON_PRESERVE_ORDER) != 0)
+        status = kr_fail(err, KR_E_IO, "%.200s: cannot be written", out->path);
     json_decref(root);
-    if (fclose(out) != 0 && status == KR_OK)
-        status = kr_fail(err, KR_E_IO, "%.200s: %s", path, strerror(errno));
     return status;
 }
 
@@ -418,23 +417,23 @@ static kr_status write_machine(const kr_machine *machine, FILE *out, const char 
 static kr_status run_all(profile *p, char **models, int count, kr_err *err)
 {
     const char *path = p->options->output;
-    FILE *out = path != NULL ? fopen(path, "w") : NULL;
-    kr_status status = KR_OK;
+    kr_output_file out;
+    kr_status status = path != NULL ? kr_output_open(&out, path, err) : KR_OK;
     kr_cpu_probe probe;
     kr_ops ops;
 
-    if (path != NULL && out == NULL)
-        return kr_fail(err, KR_E_IO, "%.200s: %s", path, strerror(errno));
+    if (status != KR_OK)
+        return status;
     kr_cpu_choose(1, &ops, &probe);
     snprintf(p->machine.cpu, sizeof p->machine.cpu, "%s", probe.cpu);
     p->machine.cores = probe.cores;
     for (int i = 0; i < count && status == KR_OK; i++)
         status = profile_model(p, models[i], err);
-    if (status == KR_OK && out != NULL)
-        return write_machine(&p->machine, out, path, err);
-    if (out != NULL)
-        fclose(out);
-    return status;
+    if (path == NULL)
+        return status;
+    if (status == KR_OK)
+        status = write_machine(&p->machine, &out, err);
+    return kr_output_close(&out, status, err);
 }
 
 int kr_cmd_profile(int argc, char **argv)

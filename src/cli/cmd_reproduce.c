@@ -1,9 +1,8 @@
 /* karat reproduce: the papers' experiments beside their claims. */
-#include <errno.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "cli/commands.h"
+#include "cli/output_file.h"
 #include "cli/options.h"
 #include "plan/anchors.h"
 #include "plan/reproduce.h"
@@ -139,7 +138,7 @@ int kr_cmd_reproduce_on(const kr_ranks *ranks, int argc, char **argv)
     uint32_t count[4] = {0};
     kr_status status;
     const uint64_t begin_ns = kr_now_ns(&kr_clock_system);
-    FILE *out;
+    kr_output_file out;
     kr_err err;
 
     if (!kr_options_parse(&line, argc, argv, &o, &rest, &rest_count, &code))
@@ -153,13 +152,9 @@ int kr_cmd_reproduce_on(const kr_ranks *ranks, int argc, char **argv)
         return KR_EXIT_OK;
     }
     r.wall_s = (double)(kr_now_ns(&kr_clock_system) - begin_ns) * 1e-9;
-    out = fopen(o.out, "wb");
-    if (out == NULL)
-        status = kr_fail(&err, KR_E_IO, "%s: %s", o.out, strerror(errno));
-    else
-        status = kr_reproduction_write(&o.run, &r, out, &err);
-    if (out != NULL && fclose(out) != 0 && status == KR_OK)
-        status = kr_fail(&err, KR_E_IO, "%s: %s", o.out, strerror(errno));
+    status = kr_output_open(&out, o.out, &err);
+    if (status == KR_OK)
+        status = kr_output_close(&out, kr_reproduction_write(&o.run, &r, out.file, &err), &err);
     for (uint32_t i = 0; i < r.karat.claims; i++)
         count[kr_claim_verdict(&r.karat.claim[i])]++;
     for (uint32_t i = 0; i < r.pair.claims; i++)

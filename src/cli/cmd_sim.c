@@ -1,9 +1,8 @@
 /* karat sim: one system, one model, one trace in virtual time. */
-#include <errno.h>
 #include <math.h>
-#include <string.h>
 
 #include "cli/commands.h"
+#include "cli/output_file.h"
 #include "cli/engine_options.h"
 #include "cli/sim_options.h"
 #include "cli/sim_own.h"
@@ -303,12 +302,6 @@ static int print_json(const sim_options *o, const kr_scenario *s, const kr_trace
     return kr_cli_print_json(root);
 }
 
-static kr_status open_out(const char *path, FILE **out, kr_err *err)
-{
-    *out = fopen(path, "wb");
-    return *out != NULL ? KR_OK : kr_fail(err, KR_E_IO, "%s: %s", path, strerror(errno));
-}
-
 static kr_status write_html(const sim_options *o, const kr_scenario *s, const kr_trace *trace,
                             const kr_study_result *r, kr_err *err)
 {
@@ -320,11 +313,12 @@ static kr_status write_html(const sim_options *o, const kr_scenario *s, const kr
     static const char *const used[] = {"busy"}, *const one[] = {"compute ranks"};
     char text[2 * KR_ERR_TEXT_BYTES], title[256];
     kr_table t;
-    FILE *out;
-    kr_status status = open_out(o->common.html, &out, err);
+    kr_output_file file;
+    kr_status status = kr_output_open(&file, o->common.html, err);
 
     if (status != KR_OK)
         return status;
+    FILE *out = file.file;
     snprintf(title, sizeof title, "%s on %s", s->model.name, kr_system_names[o->common.system]);
     kr_page_begin(out, title, "karat sim");
     verdicts(r, text, sizeof text);
@@ -354,22 +348,19 @@ static kr_status write_html(const sim_options *o, const kr_scenario *s, const kr
                                out, err);
     if (status == KR_OK)
         status = kr_page_end(out, err);
-    fclose(out);
-    return status;
+    return kr_output_close(&file, status, err);
 }
 
 static kr_status write_timeline(const sim_options *o, const kr_scenario *s, const kr_plan_workload *w,
                                 uint32_t sessions, kr_err *err)
 {
-    FILE *out;
-    kr_status status = open_out(o->trace_out, &out, err);
+    kr_output_file out;
+    kr_status status = kr_output_open(&out, o->trace_out, err);
 
     if (status != KR_OK)
         return status;
-    status = kr_timeline_write(s, w, &o->common.study, sessions, o->trace_steps, out, err);
-    if (fclose(out) != 0 && status == KR_OK)
-        status = kr_fail(err, KR_E_IO, "%s: %s", o->trace_out, strerror(errno));
-    return status;
+    status = kr_timeline_write(s, w, &o->common.study, sessions, o->trace_steps, out.file, err);
+    return kr_output_close(&out, status, err);
 }
 
 static kr_status study(sim_options *o, kr_scenario *s, const kr_plan_workload *w, const kr_trace *trace,

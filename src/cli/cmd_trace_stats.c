@@ -1,8 +1,7 @@
 /* karat trace-stats: what a trace is like, and its run-length form. */
-#include <errno.h>
-#include <string.h>
 
 #include "cli/commands.h"
+#include "cli/output_file.h"
 #include "cli/options.h"
 #include "report/table.h"
 #include "workload/generate.h"
@@ -146,15 +145,10 @@ static int print_json(const kr_trace *trace, const kr_trace_stats *s)
 
 static kr_status write_runs(const kr_trace *trace, const char *path, kr_err *err)
 {
-    FILE *out = fopen(path, "wb");
-    kr_status status;
+    kr_output_file out;
+    const kr_status status = kr_output_open(&out, path, err);
 
-    if (out == NULL)
-        return kr_fail(err, KR_E_IO, "%s: %s", path, strerror(errno));
-    status = kr_trace_write_runs(trace, out, err);
-    if (fclose(out) != 0 && status == KR_OK)
-        status = kr_fail(err, KR_E_IO, "%s: %s", path, strerror(errno));
-    return status;
+    return status == KR_OK ? kr_output_close(&out, kr_trace_write_runs(trace, out.file, err), err) : status;
 }
 
 int kr_cmd_trace_stats(int argc, char **argv)

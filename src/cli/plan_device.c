@@ -1,11 +1,11 @@
 /* karat plan device: what a memory device is, what it meets, and what its parts do to the cluster. */
 #include "cli/plan_device.h"
 
-#include <errno.h>
 #include <math.h>
 #include <string.h>
 
 #include "cli/commands.h"
+#include "cli/output_file.h"
 #include "cli/options.h"
 #include "plan/access_trace.h"
 #include "plan/device_study.h"
@@ -250,11 +250,12 @@ static kr_status draw_area(const kr_device_study *s, FILE *out, kr_err *err)
 static kr_status write_html(const kr_plan_device_options *o, const kr_device_study *s, kr_table *t, int count,
                             kr_err *err)
 {
-    FILE *out = fopen(o->html, "wb");
-    kr_status status;
+    kr_output_file file;
+    kr_status status = kr_output_open(&file, o->html, err);
 
-    if (out == NULL)
-        return kr_fail(err, KR_E_IO, "%s: %s", o->html, strerror(errno));
+    if (status != KR_OK)
+        return status;
+    FILE *out = file.file;
     kr_page_begin(out, "karat plan device", s->device.name);
     kr_page_text(out, "%s on 16 GPUs and the devices that 33.6 kW allow, trace %s.", o->search->base.model,
                  o->trace);
@@ -275,9 +276,7 @@ static kr_status write_html(const kr_plan_device_options *o, const kr_device_stu
         status = kr_page_table(out, &t[0], err);
     if (status == KR_OK)
         status = kr_page_end(out, err);
-    if (fclose(out) != 0 && status == KR_OK)
-        status = kr_fail(err, KR_E_IO, "%s: %s", o->html, strerror(errno));
-    return status;
+    return kr_output_close(&file, status, err);
 }
 
 /* ---- access trace ---- */
@@ -287,7 +286,7 @@ static kr_status write_access_trace(const kr_plan_device_options *o, kr_access_s
     kr_scenario_options base = o->search->base;
     kr_scenario s;
     kr_status status;
-    FILE *out;
+    kr_output_file out;
 
     base.gpus = base.ep = 16;
     base.devices = 192;
@@ -296,14 +295,12 @@ static kr_status write_access_trace(const kr_plan_device_options *o, kr_access_s
     status = kr_scenario_init(&s, &base, o->context_tokens, err);
     if (status != KR_OK)
         return status;
-    out = fopen(o->access_trace, "wb");
-    if (out == NULL)
-        status = kr_fail(err, KR_E_IO, "%s: %s", o->access_trace, strerror(errno));
-    else
-        status = kr_access_trace_write(&s, o->context_tokens, o->access_bytes, o->search->study.seed, out,
-                                       sums, err);
-    if (out != NULL && fclose(out) != 0 && status == KR_OK)
-        status = kr_fail(err, KR_E_IO, "%s: %s", o->access_trace, strerror(errno));
+    status = kr_output_open(&out, o->access_trace, err);
+    if (status == KR_OK) {
+        status = kr_access_trace_write(&s, o->context_tokens, o->access_bytes, o->search->study.seed,
+                                       out.file, sums, err);
+        status = kr_output_close(&out, status, err);
+    }
     kr_scenario_free(&s);
     return status;
 }
