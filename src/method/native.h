@@ -23,7 +23,8 @@ extern const kr_method kr_method_msa;
  * model does not index. */
 kr_method_config kr_native_config(const kr_model *model, uint32_t layer, bool paper);
 /* What was asked for a layer with what only the model knows: native, and dsa or msa without parameters,
- * become the model's own (a budget that was asked for stays); seer gets its gates' sizes; others are as asked. */
+ * become the model's own (a budget that was asked for stays); seer gets its gates' sizes; others are as
+ * asked. */
 kr_method_config kr_native_resolve(const kr_method_config *asked, const kr_model *model, uint32_t layer,
                                    bool paper);
 

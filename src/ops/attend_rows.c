@@ -18,8 +18,8 @@ size_t kr_attend_rows_scratch_bytes(uint32_t rows, uint32_t key_dim, uint32_t va
     const size_t group = rows < ROW_GROUP ? (rows + 15) / 16 * 16 : ROW_GROUP;
     const size_t dim = key_dim > value_dim ? key_dim : value_dim;
 
-    return sizeof(float) * (group * (key_dim + value_dim + KR_ATTEND_POSITIONS_MAX) + TOKEN_BLOCK * (dim + 31) +
-                            20 * ROW_GROUP) +
+    return sizeof(float) * (group * (key_dim + value_dim + KR_ATTEND_POSITIONS_MAX) +
+                            TOKEN_BLOCK * (dim + 31) + 20 * ROW_GROUP) +
            1024;
 }
 

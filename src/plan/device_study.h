@@ -1,5 +1,6 @@
-/* The memory device under the KARAT paper's questions: which of its four requirements a device meets (Table
- * III), what memory, cores and link do to it (Figs. 7 and 13, Table IV), and what a node of it is (Table V). */
+/* The memory device under the KARAT paper's questions: which of its four requirements a device meets
+ * (Table III), what memory, cores and link do to it (Figs. 7 and 13, Table IV), and what a node of it is
+ * (Table V). */
 #ifndef KR_PLAN_DEVICE_STUDY_H
 #define KR_PLAN_DEVICE_STUDY_H
 
