@@ -155,7 +155,8 @@ typedef struct {
     float *output; /* [n][heads][value_dim] */
 } chunk;
 
-static inline void session_run(session *s, chunk c)
+/* Stores the chunk and gives the job that its stages run on. */
+static inline kr_job session_begin(session *s, chunk c)
 {
     const uint64_t first = s->view.tokens;
     kr_view *v = &s->view;
@@ -165,7 +166,7 @@ static inline void session_run(session *s, chunk c)
         s->boundaries[v->boundary_count++] = (kr_boundary){first, c.is_prefill, 0};
     }
     session_store(s, c.key, c.value, c.n);
-    const kr_job job = {
+    return (kr_job){
         .view = &s->view,
         .plan = &s->plan,
         .config = &s->config,
@@ -184,10 +185,16 @@ static inline void session_run(session *s, chunk c)
         .nan_count = &s->nan_count,
         .step = s->step,
     };
+}
+
+static inline void session_run(session *s, chunk c)
+{
+    const kr_job job = session_begin(s, c);
+
     for (int k = 0; k < KR_STAGES; k++)
         session_stage(s, &job, (kr_stage_kind)k);
     s->step += !c.is_prefill;
-    s->record->tokens_covered = v->tokens;
+    s->record->tokens_covered = s->view.tokens;
 }
 
 static inline void session_end_prefill(session *s)
@@ -218,7 +225,7 @@ static inline chunk feed_chunk(const feed *f, const session *s, uint64_t first, 
                    f->value + first * h->kv_heads * h->value_dim,
                    f->index_query ? f->index_query + first * s->plan.index_query_bytes : NULL,
                    f->index_key ? f->index_key + first * s->plan.index_key_bytes : NULL,
-                   output + first * h->heads * h->value_dim};
+                   output ? output + first * h->heads * h->value_dim : NULL};
 }
 
 /* Prefills [0, prompt) in chunks and decodes the rest; output [tokens][heads][value_dim]. */
