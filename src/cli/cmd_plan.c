@@ -5,9 +5,9 @@
 #include "cli/commands.h"
 #include "cli/output_file.h"
 #include "cli/plan_device.h"
+#include "cli/plan_page.h"
 #include "cli/sim_options.h"
 #include "plan/search.h"
-#include "report/chart.h"
 #include "report/page.h"
 #include "report/table.h"
 
@@ -235,28 +235,6 @@ static int print_json(const kr_search *s)
                                        moves != NULL ? moves : json_array()));
 }
 
-static kr_status draw_front(const kr_search *s, FILE *out, kr_err *err)
-{
-    static double x[2][KR_PLAN_POINTS_MAX], y[2][KR_PLAN_POINTS_MAX];
-    kr_series series[2] = {{.name = "dominated", .mark = KR_MARK_POINTS, .x = x[0], .y = y[0]},
-                           {.name = "on the front", .mark = KR_MARK_POINTS, .x = x[1], .y = y[1]}};
-
-    for (uint32_t i = 0; i < s->points; i++) {
-        kr_series *to = &series[s->pareto[i]];
-
-        if (s->job[i].status != KR_OK)
-            continue;
-        x[s->pareto[i]][to->count] = s->job[i].result.sessions;
-        y[s->pareto[i]][to->count++] = s->job[i].result.tokens_per_s_per_w;
-    }
-    return kr_chart_xy(&(kr_xy_chart){.title = "Points",
-                                      .x = {.title = "sessions in flight"},
-                                      .y = {.title = "tokens/s/W"},
-                                      .series = series,
-                                      .series_count = 2},
-                       out, err);
-}
-
 static kr_status write_html(const plan_options *o, const kr_search *s, kr_err *err)
 {
     char text[512];
@@ -271,16 +249,7 @@ static kr_status write_html(const plan_options *o, const kr_search *s, kr_err *e
     kr_page_begin(out, "karat plan", o->search.base.model);
     kr_page_text(out, "%s, %.1f kW, P99 of %.1f ms. %s", o->common.trace, o->power_kw, o->common.slo_ms,
                  text);
-    status = draw_front(s, out, err);
-    if (status == KR_OK && s->best != UINT32_MAX)
-        status = kr_chart_tornado(&(kr_tornado){.title = "Sensitivity of the best point",
-                                                .x = {.title = "tokens/s/W"},
-                                                .base = s->job[s->best].result.tokens_per_s_per_w,
-                                                .names = s->factor,
-                                                .at_low = s->low,
-                                                .at_high = s->high,
-                                                .count = KR_PLAN_FACTORS},
-                                  out, err);
+    status = kr_plan_draw(s, out, err);
     fill(&t, s, true);
     if (status == KR_OK)
         status = kr_page_table(out, &t, err);

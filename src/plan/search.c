@@ -145,6 +145,20 @@ static kr_status tornado(const kr_search_options *o, kr_search *s, kr_err *err)
     return status;
 }
 
+/* What the best point's step consists of, for its picture: a run of a few steps more. */
+static kr_status break_down_best(const kr_search_options *o, kr_search *s, kr_err *err)
+{
+    kr_study_job job = s->job[s->best];
+    kr_status status;
+
+    job.breakdown = true;
+    job.sessions = job.result.sessions;
+    status = kr_study_batch(&job, 1, 1, o->ranks, err);
+    if (status == KR_OK)
+        memcpy(s->job[s->best].share, job.share, sizeof job.share);
+    return status;
+}
+
 kr_status kr_search_run(const kr_search_options *options, kr_search *search, kr_err *err)
 {
     kr_search s = {.job = kr_alloc(KR_PLAN_POINTS_MAX * sizeof *s.job),
@@ -169,6 +183,8 @@ kr_status kr_search_run(const kr_search_options *options, kr_search *search, kr_
         s.second = s.best != UINT32_MAX ? best_of(options, &s, s.best) : UINT32_MAX;
         if (s.best != UINT32_MAX)
             status = tornado(options, &s, err);
+        if (status == KR_OK && s.best != UINT32_MAX)
+            status = break_down_best(options, &s, err);
     }
     if (status != KR_OK)
         kr_search_free(&s);

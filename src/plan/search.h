@@ -22,7 +22,7 @@ typedef struct {
 } kr_search_options;
 
 typedef struct {
-    kr_study_job *job;              /* [points] */
+    kr_study_job *job;              /* [points]; share is set for the best alone */
     bool *pareto;                   /* [points]: none better in tokens/s/W, P99 and sessions together */
     char (*why)[KR_ERR_TEXT_BYTES]; /* [points]: why rejected; empty on the front */
     uint32_t points;
