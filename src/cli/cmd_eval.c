@@ -3,8 +3,8 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
-#include "cli/output_file.h"
 #include "cli/engine_options.h"
+#include "cli/output_file.h"
 #include "eval/eval.h"
 #include "eval/eval_text.h"
 

@@ -10,9 +10,9 @@
 
 #include "base/arena.h"
 #include "cli/commands.h"
-#include "cli/output_file.h"
 #include "cli/engine_options.h"
 #include "cli/node_process.h"
+#include "cli/output_file.h"
 #include "eval/profile_study.h"
 #include "report/table.h"
 #include "sim/batch.h"

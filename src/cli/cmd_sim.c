@@ -2,8 +2,8 @@
 #include <math.h>
 
 #include "cli/commands.h"
-#include "cli/output_file.h"
 #include "cli/engine_options.h"
+#include "cli/output_file.h"
 #include "cli/sim_options.h"
 #include "cli/sim_own.h"
 #include "plan/shares.h"

@@ -74,6 +74,10 @@ static void list_checks(study *s)
 
 /* ---- what is measured ---- */
 
+static const char *const arrangement_names[KR_ARRANGEMENTS] = {
+    "in turn", "one side waiting", "at once", "one side waiting, node in a process of its own",
+    "at once, node in a process of its own"};
+
 static void add_entry(study *s, const char *method, uint32_t budget, bool fitted, bool checked)
 {
     entry *e = &s->entry[s->entries];
@@ -160,8 +164,8 @@ static kr_status measure(study *s, const entry *e, kr_arrangement arrangement, k
         return KR_OK;
     if (r->fits + fitted > KR_PROFILE_FITTED_MAX)
         return kr_fail(err, KR_E_LIMIT, "profile: more than %d points", KR_PROFILE_FITTED_MAX);
-    kr_log(KR_LOG_INFO, "profile: %s, budget %u: %u points, arrangement %d", e->config.name, e->config.budget,
-           count, (int)arrangement);
+    kr_log(KR_LOG_INFO, "profile: %s, budget %u: %u points, %s", e->config.name, e->config.budget, count,
+           arrangement_names[arrangement]);
     kr_status status = kr_profile_measure(&r->setup, &e->config, e->tag, arrangement, s->options->rounds,
                                           point, count, err);
     if (status == KR_OK)
