@@ -91,14 +91,18 @@ static uint64_t fixed_bytes(const kr_method_config *c, const kr_attention_shape 
            sizeof(uint32_t) * s->kv_heads * tables_of(c) * (codes_of(c) + 1);
 }
 
-static uint32_t *member_of(const kr_view *view, const kr_method_config *c, uint32_t kv_head, uint32_t table)
+/* Members that one table has room for. */
+static uint64_t capacity_of(const kr_view *view, const kr_method_config *c)
 {
     const uint64_t lists = (uint64_t)view->shape->kv_heads * tables_of(c);
-    const uint64_t capacity = (view->record->body_bytes - fixed_bytes(c, view->shape)) / sizeof(uint32_t) /
-                              lists;
 
+    return (view->record->body_bytes - fixed_bytes(c, view->shape)) / sizeof(uint32_t) / lists;
+}
+
+static uint32_t *member_of(const kr_view *view, const kr_method_config *c, uint32_t kv_head, uint32_t table)
+{
     return first_of(view, c, view->shape->kv_heads, 0) +
-           ((uint64_t)kv_head * tables_of(c) + table) * capacity;
+           ((uint64_t)kv_head * tables_of(c) + table) * capacity_of(view, c);
 }
 
 static kr_status plan_magicpig(const kr_method_config *config, const kr_attention_shape *shape,
@@ -267,6 +271,9 @@ static void select_run(const kr_job *job, uint32_t head, kr_scratch scratch)
     uint32_t *selected = kr_list_selected(&ref), count = 0;
     uint64_t *once = scratch.memory, *twice = once + kr_ceil_div(n, 64); /* bit of each hashed token */
     uint16_t code[TABLES_MAX];
+    uint32_t begin[TABLES_MAX], end[TABLES_MAX];
+    const uint32_t *members = member_of(job->view, job->config, kv_head, 0);
+    const uint64_t capacity = capacity_of(job->view, job->config);
 
     for (uint64_t t = 0; t < st->hashed_begin; t++)
         selected[count++] = (uint32_t)t;
@@ -274,12 +281,17 @@ static void select_run(const kr_job *job, uint32_t head, kr_scratch scratch)
     if (n > 0)
         hash(job->view, job->config, job->ops, job->query + (size_t)head * job->view->shape->key_dim,
              (float *)((uint8_t *)scratch.memory + kr_align_up(2 * kr_list_bits_bytes(n), 64)), code);
+    /* Tables are far apart: all first places are asked for, then all members, then they are read. */
+    for (uint32_t l = 0; n > 0 && l < tables; l++)
+        __builtin_prefetch(first_of(job->view, job->config, kv_head, l) + code[l]);
     for (uint32_t l = 0; n > 0 && l < tables; l++) {
-        const uint32_t *first = first_of(job->view, job->config, kv_head, l) + code[l];
-        const uint32_t *member = member_of(job->view, job->config, kv_head, l);
-
-        for (uint32_t m = first[0]; m < first[1]; m++) {
-            const uint64_t i = member[m] - st->hashed_begin, bit = (uint64_t)1 << i % 64;
+        begin[l] = first_of(job->view, job->config, kv_head, l)[code[l]];
+        end[l] = first_of(job->view, job->config, kv_head, l)[code[l] + 1];
+        __builtin_prefetch(members + l * capacity + begin[l]);
+    }
+    for (uint32_t l = 0; n > 0 && l < tables; l++) {
+        for (uint32_t m = begin[l]; m < end[l]; m++) {
+            const uint64_t i = members[l * capacity + m] - st->hashed_begin, bit = (uint64_t)1 << i % 64;
 
             twice[i / 64] |= once[i / 64] & bit;
             once[i / 64] |= bit;
