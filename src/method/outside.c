@@ -139,19 +139,21 @@ static const karat_method_tools tools = {tool_topk, tool_dot, tool_to_f32, tool_
 
 /* ---- the plan ---- */
 
+#define MEMORY_MAX ((uint64_t)1 << 40) /* bytes of a head's state, and of a call's scratch */
+
 static kr_status check_plan(const char *name, const karat_method_plan *p, const kr_attention_shape *shape,
                             kr_err *err)
 {
     const uint32_t unit = p->unit_tokens;
-    const uint64_t state_max = (uint64_t)1 << 40, index_max = UINT32_MAX / KR_PAGE_TOKENS / shape->kv_heads;
+    const uint64_t index_max = UINT32_MAX / KR_PAGE_TOKENS / shape->kv_heads;
 
     if (unit == 0 || unit > KR_PAGE_TOKENS || (unit & (unit - 1)) != 0)
         return kr_fail(err, KR_E_SHAPE, "%s: units of %u tokens; a power of two from 1 to %d", name, unit,
                        KR_PAGE_TOKENS);
-    if (p->unit_bytes > index_max || p->state_bytes > state_max)
+    if (p->unit_bytes > index_max || p->state_bytes > MEMORY_MAX)
         return kr_fail(err, KR_E_LIMIT, "%s: index of %u bytes a unit, state of %llu; at most %llu and %llu",
                        name, p->unit_bytes, (unsigned long long)p->state_bytes, (unsigned long long)index_max,
-                       (unsigned long long)state_max);
+                       (unsigned long long)MEMORY_MAX);
     if (p->tokens_max % unit != 0 || p->tokens_max > KR_CONTEXT_MAX)
         return kr_fail(err, KR_E_LIMIT, "%s: lists of %llu tokens; whole units of %u, at most %d", name,
                        (unsigned long long)p->tokens_max, unit, KR_CONTEXT_MAX);
@@ -171,8 +173,20 @@ static kr_status ask_plan(const karat_method_table *t, const kr_method_config *c
     if (status == KARAT_OK)
         return check_plan(t->name, answer, shape, err);
     error.text[sizeof error.text - 1] = '\0';
+    for (char *c = error.text; *c != '\0'; c++)
+        *c = (unsigned char)*c < ' ' ? ' ' : *c; /* one line stays one */
     return kr_fail(err, status < 0 ? (kr_status)status : KR_E_INTERNAL, "%s: layer %u: %.200s", t->name,
                    shape->layer, error.text[0] != '\0' ? error.text : kr_status_text((kr_status)status));
+}
+
+/* Bytes of scratch that the method wants for itself. */
+static uint64_t own_scratch(const kr_method_plan *p, const kr_attention_shape *shape, uint64_t context_max)
+{
+    const karat_method_table *t = p->outside;
+    const karat_method_shape s = shape_of(shape);
+    const karat_method_plan answer = plan_of(p, shape);
+
+    return t->scratch_bytes != NULL ? t->scratch_bytes(&s, &answer, context_max) : 0;
 }
 
 static kr_status plan(const kr_method_config *config, const kr_attention_shape *shape, uint64_t context_max,
@@ -202,6 +216,10 @@ static kr_status plan(const kr_method_config *config, const kr_attention_shape *
             .flops = answer.unit_flops,
             .read_bytes = (uint64_t)shape->kv_heads * answer.unit_bytes,
         };
+        const uint64_t scratch = own_scratch(&p, shape, context_max);
+        if (scratch > MEMORY_MAX)
+            return kr_fail(err, KR_E_LIMIT, "%s: scratch of %llu bytes a call; at most %llu", t->name,
+                           (unsigned long long)scratch, (unsigned long long)MEMORY_MAX);
     }
     *out = p;
     return KR_OK;
@@ -227,15 +245,12 @@ static size_t topk_bytes(uint64_t tokens, uint32_t unit_tokens)
 /* Scratch of a call: that of top-k, then the method's. */
 static size_t scratch_bytes(const kr_method_plan *p, const kr_attention_shape *shape, uint64_t context_max)
 {
-    const karat_method_table *t = p->outside;
     const size_t attend = kr_attend_list_scratch(shape, 1);
 
-    if (t == NULL)
+    if (p->outside == NULL)
         return attend;
-    const karat_method_shape s = shape_of(shape);
-    const karat_method_plan answer = plan_of(p, shape);
-    const size_t own = t->scratch_bytes != NULL ? t->scratch_bytes(&s, &answer, context_max) : 0;
-    const size_t select = topk_bytes(context_max, p->unit_tokens) + kr_align_up(own, 64);
+    const size_t own = kr_align_up(own_scratch(p, shape, context_max), 64);
+    const size_t select = topk_bytes(context_max, p->unit_tokens) + own;
     return attend > select ? attend : select;
 }
 

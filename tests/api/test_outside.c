@@ -320,16 +320,21 @@ static void wrong_plans_are_refused(void **state)
 {
     (void)state;
     static const char answers[] =
+        "#include <string.h>\n"
         "static karat_status plan(const karat_method_shape *s, const karat_method_options *o, uint64_t c,\n"
         "    karat_method_plan *p, karat_error *e)\n"
         "{ (void)s; (void)c; (void)e; p->unit_tokens = o->unit; p->unit_bytes = o->parameter[0];\n"
         "  p->state_bytes = (uint64_t)o->parameter[1] << 32; p->tokens_max = o->budget;\n"
+        "  p->unit_flops = o->parameter[2]; memcpy(e->text, \"two\\nlines\", 10);\n"
         "  return (karat_status)-(int)o->mode; }\n"
+        "static uint64_t scratch(const karat_method_shape *s, const karat_method_plan *p, uint64_t c)\n"
+        "{ (void)s; (void)c; return -p->unit_flops; }\n"
         "static uint32_t choose(const karat_method_call *c, uint32_t l, uint32_t *u)\n"
         "{ (void)c; (void)l; (void)u; return 0; }\n"
         "KARAT_METHOD_EXPORT const karat_method_table karat_method = {.abi = KARAT_METHOD_ABI, .version = "
         "1,\n"
-        "    .name = \"answers\", .summary = \"s\", .plan = plan, .select = choose};\n";
+        "    .name = \"answers\", .summary = \"s\", .plan = plan, .select = choose,\n"
+        "    .scratch_bytes = scratch};\n";
     static const struct {
         kr_method_config config;
         karat_status status;
@@ -339,6 +344,7 @@ static void wrong_plans_are_refused(void **state)
                  {{.unit = 16, .budget = 24}, KARAT_E_LIMIT},
                  {{.unit = 16, .parameter = {UINT32_MAX}}, KARAT_E_LIMIT},
                  {{.unit = 16, .parameter = {0, UINT32_MAX}}, KARAT_E_LIMIT},
+                 {{.unit = 16, .parameter = {0, 0, 1}}, KARAT_E_LIMIT}, /* scratch of 2^64 - 1 bytes */
                  {{.unit = 16, .mode = 3}, KARAT_E_UNSUPPORTED},
                  {{.unit = 16, .mode = (uint32_t)-7}, KARAT_E_INTERNAL}};
     karat_selector *selector = NULL;
@@ -350,6 +356,7 @@ static void wrong_plans_are_refused(void **state)
 
         assert_int_equal(karat_selector_create(&o, &selector, &error), wrong[i].status);
         assert_non_null(strstr(error.text, "answers: "));
+        assert_null(strchr(error.text, '\n'));
         assert_null(selector);
     }
     karat_selector_options o = options_of("meankey", &(kr_method_config){.budget = 32, .unit = 32}, &shape,
