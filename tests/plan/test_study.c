@@ -139,6 +139,32 @@ static void promises(void **state)
     kr_plan_workload_free(&w);
 }
 
+/* Contexts cut to what a model can hold: nothing is longer, what was shorter is as it was. */
+static void contexts_are_cut(void **state)
+{
+    static const uint64_t LIMIT = 50000;
+    kr_plan_workload w = small_workload(), cut;
+    uint64_t shortened = 0;
+    kr_err err;
+
+    (void)state;
+    assert_int_equal(kr_plan_workload_cut(&w, LIMIT, &cut, &err), KR_OK);
+    assert_int_equal(cut.view.sessions, w.view.sessions);
+    for (uint32_t s = 0; s < w.view.sessions; s++)
+        for (uint32_t t = 0; t < w.session[s].turns; t++) {
+            const kr_sim_turn *a = &w.session[s].turn[t], *b = &cut.session[s].turn[t];
+
+            assert_true(b->context_tokens + b->output_tokens <= LIMIT && b->new_tokens <= b->context_tokens);
+            if (a->context_tokens + a->output_tokens <= LIMIT)
+                assert_memory_equal(a, b, sizeof *a);
+            else
+                shortened++;
+        }
+    assert_true(shortened > 0 && cut.context_max == LIMIT);
+    kr_plan_workload_free(&cut);
+    kr_plan_workload_free(&w);
+}
+
 /* Eight devices that share out a session's heads are one of eight times the size; MLA has no heads to
  * share out. */
 static void spread_heads(void **state)
@@ -263,6 +289,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(iso_power),
+        cmocka_unit_test(contexts_are_cut),
         cmocka_unit_test(nearest_power),
         cmocka_unit_test(exchanges_stay_inside_a_node),
         cmocka_unit_test(promises),
