@@ -178,8 +178,6 @@ static void apply_factors(kr_scenario *s, const kr_plan_factors *f)
     c->flops_bf16 *= f->compute_flops;
     c->flops_fp8 *= f->compute_flops;
     c->memory_bytes_per_s *= f->compute_memory;
-    c->link_bytes_per_s *= f->link_bytes;
-    c->link_latency_s *= f->link_latency;
     for (uint32_t i = 0; i < c->curves; i++) {
         c->curve[i].start_s *= f->curves;
         c->curve[i].per_row_s *= f->curves;
@@ -284,6 +282,7 @@ static kr_status connect_parts(kr_scenario *s, const kr_scenario_options *o, kr_
         .devices_per_node = systems[o->system].inside ? NODE_GPUS : NODE_DEVICES,
         .reserved_share = o->reserved_share > 0.0 ? o->reserved_share : 0.05,
         .ranks_per_node = o->flat_network ? 1 : NODE_GPUS,
+        .rank_link = o->factors.link_bytes,
         .link_unshared = o->link_unshared,
         .fast_unshared = o->fast_unshared,
         .all_to_all_by_bytes = o->all_to_all_by_bytes,

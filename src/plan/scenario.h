@@ -54,7 +54,7 @@ extern const char *const kr_system_names[KR_SYSTEMS + 1]; /* NULL-terminated */
 /* Factors on what a device descriptor says: 1 leaves it; measured tables stay. For sensitivities, never for
  * fitting. */
 typedef struct {
-    double link_bytes, link_latency;      /* of memory devices, and of the compute's link to them */
+    double link_bytes, link_latency;      /* between ranks and memory devices; the experts' network stays */
     double cores, memory_bytes_per_s;     /* of memory devices */
     double compute_flops, compute_memory; /* of compute ranks: rooflines and matrix products */
     double curves;                        /* time by fitted curves and fixed costs of kernels */

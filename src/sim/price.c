@@ -385,7 +385,8 @@ static uint64_t on_link(const kr_pricer *p, const kr_price *price, const kr_load
     const double bytes = (double)kr_op_work(p->program, &price->op, &own).move_bytes;
     const double rank_bytes = (double)kr_op_work(p->program, &price->op, &of_rank).move_bytes;
     const double device_s = bytes / memory->link_bytes_per_s;
-    const double rank_s = rank_bytes / (compute->link_bytes_per_s * p->program->parallel.tp);
+    const double of_link = p->hardware->rank_link > 0.0 ? p->hardware->rank_link : 1.0;
+    const double rank_s = rank_bytes / (compute->link_bytes_per_s * of_link * p->program->parallel.tp);
 
     return load->rows == 0 ? 0 : seconds_to_ns(device_s > rank_s ? device_s : rank_s);
 }

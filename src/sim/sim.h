@@ -47,8 +47,9 @@ typedef struct {
     double reserved_share;          /* of a device's memory kept for workspaces, 0..0.9 */
     bool all_to_all_by_bytes;       /* price all-to-alls by bytes over the network, not by a curve */
     uint32_t ranks_per_node;        /* accelerators whose traffic to each other stays inside; 0 = 1 */
-    bool link_unshared;             /* each request's message as if it had the link to itself */
-    bool fast_unshared;             /* each layer's index as if it had the devices' fast memory to itself */
+    double rank_link;   /* factor on the ranks' end of links to devices, not on their network; 0 = 1 */
+    bool link_unshared; /* each request's message as if it had the link to itself */
+    bool fast_unshared; /* each layer's index as if it had the devices' fast memory to itself */
     /* All-on-compute with the KV cache in host memory and its hot entries on the accelerator
      * (HiSparse): bytes of it for each rank, 0 = none. The index stays on the accelerator; a share
      * of what Attend reads is missed and crosses the host's link, without overlap. */
