@@ -12,6 +12,10 @@
 kr_status kr_api_struct(const void *given, void *own, size_t own_bytes, size_t first_bytes, const char *name,
                         kr_err *err);
 
+/* Strides that are 0 become those of packed rows. KR_E_ARG: rows overlap; KR_E_LIMIT: no address reaches. */
+kr_status kr_api_strides(const char *name, uint64_t count, uint32_t heads, uint32_t dim,
+                         uint64_t *token_stride, uint64_t *head_stride, kr_err *err);
+
 /* Returns status as a karat_status and, on failure, copies err into error (which may be NULL). */
 karat_status kr_api_end(kr_status status, const kr_err *err, karat_error *error);
 

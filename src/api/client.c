@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "method/native.h"
+#include "ops/attend_rows.h"
 #include "wire/ucx.h"
 #include "wire/ucx_process.h"
 
@@ -140,11 +141,14 @@ static kr_status check_model(const karat_client_model *m, kr_err *err)
         return kr_fail(err, KR_E_LIMIT, "tokens_max %u; 1 to %d", m->tokens_max, KR_MSG_ROWS_MAX);
     if ((unsigned)m->kv_dtype > KARAT_BF16)
         return kr_fail(err, KR_E_ARG, "kv_dtype %d; F32, F16 or BF16", (int)m->kv_dtype);
-    if (m->query_heads == 0 || m->kv_heads == 0 || m->key_dim == 0 || m->value_dim == 0 ||
+    if (m->query_heads == 0 || m->query_heads > KR_HEADS_MAX || m->kv_heads == 0 || m->key_dim == 0 ||
+        m->key_dim > KR_ATTEND_DIM_MAX || m->value_dim == 0 || m->value_dim > KR_ATTEND_DIM_MAX ||
         m->query_heads % m->kv_heads != 0)
         return kr_fail(err, KR_E_SHAPE,
-                       "%u query heads over %u KV heads with keys of %u and values of %u elements",
-                       m->query_heads, m->kv_heads, m->key_dim, m->value_dim);
+                       "%u query heads over %u KV heads with keys of %u and values of %u elements; at most "
+                       "%d heads, a multiple of the KV heads, and 1 to %d elements",
+                       m->query_heads, m->kv_heads, m->key_dim, m->value_dim, KR_HEADS_MAX,
+                       KR_ATTEND_DIM_MAX);
     if (m->latent > 1 || !(m->softmax_scale >= 0.0f) || isinf(m->softmax_scale))
         return kr_fail(err, KR_E_ARG, "latent %u (0 or 1), softmax_scale %g (positive, or 0)", m->latent,
                        (double)m->softmax_scale);

@@ -24,8 +24,11 @@ static const uint8_t padding[8];
 
 /* ---- checks ---- */
 
-static kr_status check_array(const karat_client_array *array, const char *what, uint32_t i, kr_err *err)
+static kr_status check_array(const karat_client_array *array, const char *what, uint32_t i, uint32_t tokens,
+                             uint32_t heads, uint32_t dim, kr_err *err)
 {
+    uint64_t token_stride = array->token_stride, head_stride = array->head_stride;
+
     if (array->data == NULL || array->reserved != 0)
         return kr_fail(err, KR_E_ARG, "item %u: %s is null, or its reserved field is set", i, what);
     if ((unsigned)array->dtype > KARAT_BF16)
@@ -33,14 +36,29 @@ static kr_status check_array(const karat_client_array *array, const char *what, 
                        (int)array->dtype);
     if ((uintptr_t)array->data % kr_dtype_bytes((kr_dtype)array->dtype) != 0)
         return kr_fail(err, KR_E_ARG, "item %u: %s is not aligned to its elements", i, what);
-    return KR_OK;
+    return kr_api_strides(what, tokens, heads, dim, &token_stride, &head_stride, err);
+}
+
+static kr_status check_arrays(const karat_attend_item *item, const kr_msg_configure *g, uint32_t i,
+                              kr_err *err)
+{
+    uint64_t token_stride = item->output_token_stride, head_stride = item->output_head_stride;
+    kr_status status = check_array(&item->query, "query", i, item->tokens, g->heads, g->key_dim, err);
+
+    if (status == KR_OK)
+        status = check_array(&item->key, "key", i, item->tokens, g->kv_heads, g->key_dim, err);
+    if (status == KR_OK && g->latent == 0)
+        status = check_array(&item->value, "value", i, item->tokens, g->kv_heads, g->value_dim, err);
+    if (status == KR_OK)
+        status = kr_api_strides("output", item->tokens, g->heads, g->value_dim, &token_stride, &head_stride,
+                                err);
+    return status;
 }
 
 static kr_status check_item(const call *c, uint32_t i, kr_err *err)
 {
     const karat_attend_item *item = &c->item[i];
     karat_session *session = item->session;
-    kr_status status;
 
     if (session == NULL || session->client != c->client)
         return kr_fail(err, KR_E_ARG, "item %u: the session is null or another client's", i);
@@ -61,12 +79,7 @@ static kr_status check_item(const call *c, uint32_t i, kr_err *err)
         return kr_fail(err, KR_E_ARG, "item %u: output is null or not aligned", i);
     if ((item->selected == NULL) != (item->selected_count == NULL))
         return kr_fail(err, KR_E_ARG, "item %u: selected and selected_count come together", i);
-    status = check_array(&item->query, "query", i, err);
-    if (status == KR_OK)
-        status = check_array(&item->key, "key", i, err);
-    if (status == KR_OK && c->client->plan.configure.latent == 0)
-        status = check_array(&item->value, "value", i, err);
-    return status;
+    return check_arrays(item, &c->client->plan.configure, i, err);
 }
 
 static kr_status check_call(call *c, kr_err *err)

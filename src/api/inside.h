@@ -44,9 +44,6 @@ const kr_ops *kr_api_ops(void);
 uint32_t kr_api_lists(const karat_selector *selector, uint32_t layer);
 uint32_t kr_api_stride(const kr_geometry *geometry, uint32_t layer);
 
-/* Strides that are 0 become those of packed rows. KR_E_ARG: rows overlap; KR_E_LIMIT: no address reaches. */
-kr_status kr_api_strides(const char *name, uint64_t count, uint32_t heads, uint32_t dim,
-                         uint64_t *token_stride, uint64_t *head_stride, kr_err *err);
 /* KR_E_ARG unless each of count [lists], unit [lists][stride] is ascending and below units. */
 kr_status kr_api_units(const uint32_t *count, const uint32_t *unit, uint32_t lists, uint32_t stride,
                        uint64_t units, kr_err *err);

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "ops/attend_rows.h"
+
 kr_attention_shape kr_attention_shape_of(const kr_model *model, uint32_t layer)
 {
     const bool latent = model->attention == KR_ATTENTION_MLA;
@@ -24,15 +26,16 @@ kr_attention_shape kr_attention_shape_of(const kr_model *model, uint32_t layer)
 
 static kr_status shape_check(const kr_attention_shape *shape, uint32_t layer, kr_err *err)
 {
-    /* MLA's key row is kv_lora + rope, so it may pass the widest head. */
-    if (shape->kv_heads == 0 || shape->kv_heads > KR_HEADS_MAX || shape->key_dim == 0 ||
-        shape->key_dim > 2 * KR_HEAD_DIM_MAX || shape->value_dim == 0 ||
-        shape->value_dim > 2 * KR_HEAD_DIM_MAX || (shape->latent && shape->value_dim > shape->key_dim) ||
+    /* What the kernels take; MLA's key row is kv_lora + rope. */
+    if (shape->heads > KR_HEADS_MAX || shape->kv_heads == 0 || shape->kv_heads > KR_HEADS_MAX ||
+        shape->key_dim == 0 || shape->key_dim > KR_ATTEND_DIM_MAX || shape->value_dim == 0 ||
+        shape->value_dim > KR_ATTEND_DIM_MAX || (shape->latent && shape->value_dim > shape->key_dim) ||
         kr_dtype_bytes(shape->kv_dtype) == 0)
         return kr_fail(err, KR_E_SHAPE,
-                       "layer %u: KV shape %u heads, key %u, value %u is outside 1..%d heads, 1..%d elements",
-                       layer, shape->kv_heads, shape->key_dim, shape->value_dim, KR_HEADS_MAX,
-                       2 * KR_HEAD_DIM_MAX);
+                       "layer %u: %u heads over %u KV heads, key %u, value %u; at most %d heads, rows of 1 to "
+                       "%d elements",
+                       layer, shape->heads, shape->kv_heads, shape->key_dim, shape->value_dim, KR_HEADS_MAX,
+                       KR_ATTEND_DIM_MAX);
     return KR_OK;
 }
 

@@ -260,6 +260,8 @@ static void models_are_checked(void **state)
     REFUSED(KARAT_E_LIMIT, m.layers = 257);
     REFUSED(KARAT_E_SHAPE, m.kv_heads = 3);
     REFUSED(KARAT_E_SHAPE, m.key_dim = 0);
+    REFUSED(KARAT_E_SHAPE, m.key_dim = 1025);
+    REFUSED(KARAT_E_SHAPE, (m.query_heads = m.kv_heads = m.key_dim = 1u << 31, m.value_dim = 1u << 25));
     REFUSED(KARAT_E_ARG, m.kv_dtype = KARAT_E4M3);
     REFUSED(KARAT_E_ARG, m.kv_dtype = (karat_dtype)-1);
     REFUSED(KARAT_E_ARG, m.softmax_scale = NAN);
@@ -317,6 +319,9 @@ static void calls_are_checked(void **state)
     BAD(KARAT_E_ARG, item[0].query.dtype = (karat_dtype)-7);
     BAD(KARAT_E_ARG, item[0].query.reserved = 1);
     BAD(KARAT_E_ARG, item[0].output = NULL);
+    BAD(KARAT_E_ARG, item[0].query.token_stride = 1); /* rows overlap */
+    BAD(KARAT_E_LIMIT, (item[0].tokens = 3, item[0].key.token_stride = UINT64_MAX / 2));
+    BAD(KARAT_E_ARG, item[0].output_head_stride = 1);
     BAD(KARAT_E_ARG, item[0].selected_count = count);
     item[0] = item[1] = rig_item(&r, 1);
     assert_int_equal(karat_client_attend(r.client, 0, item, 2, &error), KARAT_E_ARG); /* the same session */

@@ -248,6 +248,9 @@ static void configurations_are_checked(void **state)
     REFUSED(KR_E_FORMAT, h.configure.softmax_scale = -1.0f);
     REFUSED(KR_E_FORMAT, h.configure.softmax_scale = NAN);
     REFUSED(KR_E_SHAPE, h.configure.kv_heads = 3);
+    REFUSED(KR_E_SHAPE, h.configure.heads = 1024);
+    REFUSED(KR_E_SHAPE, h.configure.key_dim = 1025); /* wider than the kernels' rows */
+    REFUSED(KR_E_SHAPE, h.configure.value_dim = 1025);
     REFUSED(KR_E_SHAPE, h.configure.groups = 2); /* a group without a layer */
     REFUSED(KR_E_FORMAT, h.layer[1].group = 1);
     REFUSED(KR_E_SHAPE, h.layer[1].window = 100); /* differs inside a group */
