@@ -200,11 +200,12 @@ static void merge_run(const kr_job *job, uint32_t head, kr_scratch scratch)
     const kr_attention_shape *s = job->view->shape;
     const kr_list_ref ref = {job, s->heads, head, 0, 0};
     const uint32_t *selected = kr_list_selected(&ref), count = job->plan->dense ? 0 : *kr_list_count(&ref);
-    float *score = scratch.memory, *sum = sums_of(job->view, head);
+    float *score = scratch.memory;
 
     kr_merge_list_run(job, source_of(job), s->heads, head);
     if (count == 0)
         return;
+    float *sum = sums_of(job->view, head); /* a layer that stays dense has none */
     for (uint32_t i = 0, n; i < count; i += n) { /* neighbours in a page lie side by side */
         for (n = 1;
              i + n < count && selected[i + n] == selected[i] + n && selected[i + n] % KR_PAGE_TOKENS != 0;

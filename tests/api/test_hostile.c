@@ -258,6 +258,34 @@ static void a_dense_layer_has_no_lists(void **state)
     close_one(&x);
 }
 
+/* Layers of a method that stay dense have neither index nor state, and give dense attention's output. */
+static void methods_can_stay_dense(void **state)
+{
+    static const char *const name[] = {"dense", "h2o", "snapkv", "quest", "streamingllm", "retroinfer"};
+    float out[2][HEADS * D];
+    opened x = open_one("dense", 0);
+    (void)state;
+
+    for (size_t m = 0; m < sizeof name / sizeof *name; m++) {
+        karat_selector_options o = options(name[m], 0);
+        const karat_rows rows = rows_of(&x.f, &x.a, &shape, &x.plan, 0, 200, true, NULL);
+        karat_selector *selector;
+        karat_sequence *sequence;
+
+        o.dense_layers = 1;
+        assert_karat(karat_selector_create(&o, &selector, error));
+        assert_karat(karat_sequence_open(selector, 0, &sequence, error));
+        assert_karat(karat_sequence_append(sequence, 0, &rows, error));
+        assert_karat(karat_sequence_end_prompt(sequence, error));
+        assert_karat(karat_sequence_attend(sequence, 0, x.f.query, NULL, NULL, out[m != 0], error));
+        karat_selector_destroy(selector);
+        for (int i = 0; m != 0 && i < HEADS * D; i++)
+            if (!(fabsf(out[0][i] - out[1][i]) <= 1e-5f))
+                fail_msg("%s: element %d: %g, dense %g", name[m], i, (double)out[1][i], (double)out[0][i]);
+    }
+    close_one(&x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -266,6 +294,7 @@ int main(void)
         cmocka_unit_test(calls_out_of_order_are_refused),
         cmocka_unit_test(nan_rows_are_counted),
         cmocka_unit_test(a_dense_layer_has_no_lists),
+        cmocka_unit_test(methods_can_stay_dense),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
