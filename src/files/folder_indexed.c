@@ -130,6 +130,7 @@ static kr_status read_latent_ropes(kr_json c, kr_model *m, kr_err *err)
 static kr_status read_deepseek_experts(kr_json c, kr_model *m, kr_err *err)
 {
     uint32_t first = m->layers;
+    bool normed = true;
     const size_key keys[] = {
         {"n_routed_experts", KR_EXPERTS_MAX, &m->moe.experts},
         {"num_experts_per_tok", KR_EXPERTS_MAX, &m->moe.active},
@@ -149,7 +150,9 @@ static kr_status read_deepseek_experts(kr_json c, kr_model *m, kr_err *err)
         s = kr_json_u32(c, "first_k_dense_replace", false, 0, KR_LAYERS_MAX, &first, err);
     if (s == KR_OK)
         s = kr_folder_refuse(c, "scoring_func", "sigmoid", err);
-    if (s == KR_OK && json_is_false(json_object_get(c.object, "norm_topk_prob")))
+    if (s == KR_OK)
+        s = kr_json_bool(c, "norm_topk_prob", false, &normed, err);
+    if (s == KR_OK && !normed)
         s = kr_fail(err, KR_E_UNSUPPORTED, "%s: \"norm_topk_prob\" false is not supported", c.where);
     return s == KR_OK ? read_ffn_kinds(c, first, m, err) : s;
 }

@@ -156,7 +156,8 @@ static kr_status list_folder(const char *path, file_name *names, uint32_t *count
     }
     closedir(folder);
     if (status == KR_OK && *count == 0)
-        status = kr_fail(err, KR_E_NOT_FOUND, "%s: no file named *.json, *.jsonl or *.csv", path);
+        status = kr_fail(err, KR_E_NOT_FOUND, "%s: no file named *.json, *.jsonl, *.csv or these with .gz",
+                         path);
     return status;
 }
 

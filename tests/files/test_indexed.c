@@ -133,6 +133,7 @@ static void configurations(void **state)
          "5 active of 8 experts do not fit 2 of 4 groups"},
         {"deepseek", "scoring_func", "\"softmax\"", KR_E_UNSUPPORTED, "\"scoring_func\" softmax"},
         {"deepseek", "norm_topk_prob", "false", KR_E_UNSUPPORTED, "\"norm_topk_prob\""},
+        {"deepseek", "norm_topk_prob", "0", KR_E_FORMAT, "norm_topk_prob"}, /* of another type: not ignored */
         {"deepseek", "mlp_layer_types", "[\"dense\"]", KR_E_FORMAT, "mlp_layer_types has 1 entries"},
         {"deepseek", "mlp_layer_types", "[\"dense\",\"dense\",\"sparse\"]", KR_E_NOT_FOUND,
          "no tensor model.layers.1.mlp.gate_proj.weight"},
