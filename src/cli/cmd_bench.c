@@ -2,8 +2,8 @@
 #include <string.h>
 
 #include "cli/commands.h"
-#include "cli/output_file.h"
 #include "cli/options.h"
+#include "cli/output_file.h"
 #include "eval/bench.h"
 
 typedef struct {

@@ -2,8 +2,8 @@
 
 #include "base/clock.h"
 #include "cli/commands.h"
-#include "cli/output_file.h"
 #include "cli/options.h"
+#include "cli/output_file.h"
 #include "plan/anchors.h"
 #include "plan/reproduce.h"
 #include "report/table.h"

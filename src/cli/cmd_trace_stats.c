@@ -1,8 +1,8 @@
 /* karat trace-stats: what a trace is like, and its run-length form. */
 
 #include "cli/commands.h"
-#include "cli/output_file.h"
 #include "cli/options.h"
+#include "cli/output_file.h"
 #include "report/table.h"
 #include "workload/generate.h"
 #include "workload/stats.h"

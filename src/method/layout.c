@@ -31,11 +31,12 @@ static kr_status shape_check(const kr_attention_shape *shape, uint32_t layer, kr
         shape->key_dim == 0 || shape->key_dim > KR_ATTEND_DIM_MAX || shape->value_dim == 0 ||
         shape->value_dim > KR_ATTEND_DIM_MAX || (shape->latent && shape->value_dim > shape->key_dim) ||
         kr_dtype_bytes(shape->kv_dtype) == 0)
-        return kr_fail(err, KR_E_SHAPE,
-                       "layer %u: %u heads over %u KV heads, key %u, value %u; at most %d heads, rows of 1 to "
-                       "%d elements",
-                       layer, shape->heads, shape->kv_heads, shape->key_dim, shape->value_dim, KR_HEADS_MAX,
-                       KR_ATTEND_DIM_MAX);
+        return kr_fail(
+            err, KR_E_SHAPE,
+            "layer %u: %u heads over %u KV heads, key %u, value %u; at most %d heads, rows of 1 to "
+            "%d elements",
+            layer, shape->heads, shape->kv_heads, shape->key_dim, shape->value_dim, KR_HEADS_MAX,
+            KR_ATTEND_DIM_MAX);
     return KR_OK;
 }
 
