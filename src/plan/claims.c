@@ -17,7 +17,7 @@ kr_verdict kr_claim_verdict(const kr_claim *c)
     const bool above = c->low >= c->pivot, below = c->high <= c->pivot;
     uint32_t in = 0, side = 0;
 
-    if (c->values == 0)
+    if (c->values == 0 || isnan(c->low))
         return KR_CLAIM_CANNOT_SAY;
     for (uint32_t i = 0; i < c->values; i++) {
         in += inside(c, c->value[i]);

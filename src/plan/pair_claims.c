@@ -222,11 +222,11 @@ static uint32_t own_figure_claims(kr_claim *cs, uint32_t n)
     value(c, amdahl(0.40, 5.1));
     value(c, amdahl(0.61, 6.6));
     c = claim(cs, &n, "D-15", "memory as context: share that 1.3 to 1.6 with kernels of 3.1 to 4.0 imply",
-              "no figure in the text", 0, 100, NAN, "%", CONSISTENT);
+              "no figure in the text", NAN, NAN, NAN, "%", CONSISTENT);
     value(c, 100 * (1 - 1 / 1.3) / (1 - 1 / 3.1));
     value(c, 100 * (1 - 1 / 1.6) / (1 - 1 / 4.0));
     c = claim(cs, &n, "D-16", "MemAgent: speedup that a decode share of 97 % and 1.85 imply for its kernel",
-              "no figure in the text", 1, 3, 1, "x", CONSISTENT);
+              "no figure in the text", NAN, NAN, NAN, "x", CONSISTENT);
     value(c, 0.97 / (1 / 1.85 - 0.03));
     c = claim(cs, &n, "D-19", "KV cache of 1M tokens of GPT-OSS-120B: 36 layers, 8 heads of 64, BF16, GiB",
               "69 (GB)", 69, 69, NAN, "GiB", "");

@@ -22,7 +22,7 @@ typedef struct {
 /* A claim: the paper's range and what ours came to, point by point. */
 typedef struct {
     const char *id, *text, *paper; /* paper: its value in words */
-    double low, high;              /* the paper's range */
+    double low, high;              /* the paper's range; NAN: it gives no figure to judge by */
     double pivot; /* 1 for ratios, 0 for differences: which side of it is the sign; NAN: no sign */
     const char *unit;
     double value[KR_CLAIM_VALUES_MAX];

@@ -234,25 +234,19 @@ static void a_stopped_node_is_lost_in_time(void **state)
 
 /* ---- mistakes of the caller ---- */
 
-static void models_are_checked(void **state)
+static void bad_models_are_refused(const rig *r)
 {
-    static rig r;
     karat_client_layer layer[H_LAYERS_MAX];
-    const karat_client_model good = api_model(&small, layer);
-    karat_client_model m = good;
+    karat_client_model m = api_model(&small, layer);
     karat_error error;
-    (void)state;
 
-    rig_start(&r, 10000, 0);
-    assert_int_equal(karat_client_configure(r.client, &good, &error), KARAT_E_BUSY); /* a session is open */
-    api_ok(karat_session_close(r.session, &error), &error);
-#define REFUSED(expected, change)                                              \
-    do {                                                                       \
-        change;                                                                \
-        const karat_status got = karat_client_configure(r.client, &m, &error); \
-        if (got != (expected))                                                 \
-            fail_msg("%s: %s", #change, karat_status_name(got));               \
-        m = api_model(&small, layer);                                          \
+#define REFUSED(expected, change)                                               \
+    do {                                                                        \
+        change;                                                                 \
+        const karat_status got = karat_client_configure(r->client, &m, &error); \
+        if (got != (expected))                                                  \
+            fail_msg("%s: %s", #change, karat_status_name(got));                \
+        m = api_model(&small, layer);                                           \
     } while (0)
     REFUSED(KARAT_E_ARG, m.struct_size = 0);
     REFUSED(KARAT_E_ARG, m.struct_size = 1u << 31);
@@ -277,9 +271,23 @@ static void models_are_checked(void **state)
     REFUSED(KARAT_E_ARG, layer[1].shares_index = 1);
     REFUSED(KARAT_E_ARG, (layer[0].method = "dsa", layer[0].shares_index = 1));
     REFUSED(KARAT_E_ARG, layer[0].reserved[1] = 1);
+}
+
+static void models_are_checked(void **state)
+{
+    static rig r;
+    karat_client_layer layer[H_LAYERS_MAX];
+    const karat_client_model good = api_model(&small, layer);
+    karat_error error;
+    (void)state;
+
+    rig_start(&r, 10000, 0);
+    assert_int_equal(karat_client_configure(r.client, &good, &error), KARAT_E_BUSY); /* a session is open */
+    api_ok(karat_session_close(r.session, &error), &error);
+    bad_models_are_refused(&r);
     assert_int_equal(karat_client_configure(r.client, NULL, &error), KARAT_E_ARG);
     assert_int_equal(karat_client_configure(NULL, &good, &error), KARAT_E_ARG);
-    api_ok(karat_client_configure(r.client, &m, &error), &error); /* and none of it did harm */
+    api_ok(karat_client_configure(r.client, &good, &error), &error); /* and none of it did harm */
     api_ok(karat_session_open(r.client, 512, 1, &r.session, &error), &error);
     rig_attend(&r);
     rig_stop(&r);

@@ -26,6 +26,7 @@ static kr_verdict of(double low, double high, double pivot, double a, double b)
 static void verdicts(void **state)
 {
     const kr_claim empty = {.low = 1, .high = 2};
+    const kr_claim no_figure = {.low = NAN, .high = NAN, .value = {1}, .values = 1};
     (void)state;
 
     assert_int_equal(of(2, 6, 1, 1.81, 6.59), KR_CLAIM_HOLDS);
@@ -41,6 +42,7 @@ static void verdicts(void **state)
     assert_int_equal(of(250, 340, NAN, 412, 256), KR_CLAIM_MISSED); /* counts have no sign */
     assert_int_equal(of(250, 340, NAN, 300, 256), KR_CLAIM_HOLDS);
     assert_int_equal(kr_claim_verdict(&empty), KR_CLAIM_CANNOT_SAY);
+    assert_int_equal(kr_claim_verdict(&no_figure), KR_CLAIM_CANNOT_SAY);
 }
 
 static void figures_of_the_paper(void **state)
