@@ -293,10 +293,30 @@ static void models_are_checked(void **state)
     rig_stop(&r);
 }
 
+static void bad_handles_are_refused(const rig *r)
+{
+    karat_client_plan plan = {.struct_size = sizeof plan};
+    karat_session *session;
+    karat_error error;
+
+    assert_int_equal(karat_session_open(r->client, 0, 1, &session, &error), KARAT_E_LIMIT);
+    assert_int_equal(karat_session_open(r->client, 513, 1, &session, &error), KARAT_E_LIMIT);
+    assert_int_equal(karat_session_open(r->client, 1, 1, NULL, &error), KARAT_E_ARG);
+    assert_int_equal(karat_session_open(NULL, 1, 1, &session, &error), KARAT_E_ARG);
+    assert_int_equal(karat_session_trim(NULL, 1, &error), KARAT_E_ARG);
+    assert_int_equal(karat_session_end_prefill(NULL, &error), KARAT_E_ARG);
+    assert_int_equal(karat_session_close(NULL, &error), KARAT_OK);
+    assert_int_equal(karat_session_tokens(NULL, 0), 0);
+    assert_int_equal(karat_session_tokens(r->session, 2), 0);
+    assert_int_equal(karat_client_ask_stats(r->client, NULL, &error), KARAT_E_ARG);
+    assert_int_equal(karat_client_plan_of(r->client, 2, &plan, &error), KARAT_E_ARG);
+    assert_int_equal(karat_client_plan_of(r->client, 0, NULL, &error), KARAT_E_ARG);
+    assert_int_equal(karat_client_plan_of(NULL, 0, &plan, &error), KARAT_E_ARG);
+}
+
 static void calls_are_checked(void **state)
 {
     static rig r, other;
-    karat_client_plan plan = {.struct_size = sizeof plan};
     uint32_t count[64];
     karat_attend_item item[2];
     karat_session *session;
@@ -339,19 +359,7 @@ static void calls_are_checked(void **state)
     assert_int_equal(karat_client_attend(r.client, 0, item, 65, &error), KARAT_E_ARG);
     assert_int_equal(karat_client_attend(NULL, 0, item, 1, &error), KARAT_E_ARG);
     assert_int_equal(karat_client_attend(NULL, 0, item, 1, NULL), KARAT_E_ARG);
-    assert_int_equal(karat_session_open(r.client, 0, 1, &session, &error), KARAT_E_LIMIT);
-    assert_int_equal(karat_session_open(r.client, 513, 1, &session, &error), KARAT_E_LIMIT);
-    assert_int_equal(karat_session_open(r.client, 1, 1, NULL, &error), KARAT_E_ARG);
-    assert_int_equal(karat_session_open(NULL, 1, 1, &session, &error), KARAT_E_ARG);
-    assert_int_equal(karat_session_trim(NULL, 1, &error), KARAT_E_ARG);
-    assert_int_equal(karat_session_end_prefill(NULL, &error), KARAT_E_ARG);
-    assert_int_equal(karat_session_close(NULL, &error), KARAT_OK);
-    assert_int_equal(karat_session_tokens(NULL, 0), 0);
-    assert_int_equal(karat_session_tokens(r.session, 2), 0);
-    assert_int_equal(karat_client_ask_stats(r.client, NULL, &error), KARAT_E_ARG);
-    assert_int_equal(karat_client_plan_of(r.client, 2, &plan, &error), KARAT_E_ARG);
-    assert_int_equal(karat_client_plan_of(r.client, 0, NULL, &error), KARAT_E_ARG);
-    assert_int_equal(karat_client_plan_of(NULL, 0, &plan, &error), KARAT_E_ARG);
+    bad_handles_are_refused(&r);
     karat_client_disconnect(NULL);
 
     item[0] = rig_item(&r, 1);
