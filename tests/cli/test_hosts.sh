@@ -21,6 +21,17 @@ say() { echo "FAIL: $*" >&2; failed=1; }
 field() { python3 -c "import json,sys; r=json.load(sys.stdin); print($1)"; }
 on_a() { ip netns exec "$a" "$@"; }
 on_b() { ip netns exec "$b" "$@"; }
+# The kernel tells of a link a while after it is up, and UCX takes no device before.
+cable_up() {
+    on_a ip link set "ka$$" up
+    on_b ip link set "kb$$" up
+    for _ in $(seq 100); do
+        [ "$(on_a cat "/sys/class/net/ka$$/operstate") $(on_b cat "/sys/class/net/kb$$/operstate")" != "up up" ] ||
+            return 0
+        sleep 0.1
+    done
+    say "the cable does not come up"
+}
 
 if ! { ip netns add "$a" && ip netns add "$b" &&
     ip link add "ka$$" netns "$a" type veth peer name "kb$$" netns "$b"; } 2> "$work/why"; then
@@ -29,8 +40,7 @@ if ! { ip netns add "$a" && ip netns add "$b" &&
 fi
 on_a ip addr add 10.77.0.1/24 dev "ka$$"
 on_b ip addr add 10.77.0.2/24 dev "kb$$"
-on_a ip link set "ka$$" up
-on_b ip link set "kb$$" up
+cable_up
 on_a ip link set lo up
 on_b ip link set lo up
 
@@ -89,7 +99,7 @@ sleep 2.5
 grep -q 'client at .*silent' "$work/node.log" || say "the node did not notice: $(tail -2 "$work/node.log")"
 
 # Mended, the same node serves again.
-on_a ip link set "ka$$" up
+cable_up
 there=$(on_b "${run[@]}" "${remote[@]}" | field 'r["sessions"][0]["tokens"]')
 [ "$want" = "$there" ] || say "after the cut: $there, $want before"
 kill "$node"
