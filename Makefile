@@ -305,6 +305,10 @@ install: all $(B)/karat.pc
 	ln -sf libkarat.so.$(ABI) $(LIB_DIR)/libkarat.so
 	install -m 644 $(wildcard include/karat/*.h) $(DESTDIR)$(PREFIX)/include/karat/
 	install -m 644 $(B)/karat.pc $(LIB_DIR)/pkgconfig/
+	install -d $(DESTDIR)$(PREFIX)/share/karat/devices $(DESTDIR)$(PREFIX)/share/karat/models
+	install -m 644 data/devices/*.json $(DESTDIR)$(PREFIX)/share/karat/devices/
+	install -m 644 data/models/*.json $(DESTDIR)$(PREFIX)/share/karat/models/
+	[ ! -x $(B)/karat-sweep ] || install -m 755 $(B)/karat-sweep $(DESTDIR)$(PREFIX)/bin/
 
 clean:
 	rm -rf $(B)

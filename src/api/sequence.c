@@ -268,8 +268,10 @@ static kr_status end_prompt(karat_sequence *q, kr_err *err)
         return status;
     karat_selector *s = q->selector;
     const kr_geometry *g = &s->store.geometry;
+    if (q->session->tokens[0] == 0)
+        return kr_fail(err, KR_E_ARG, "end of a prompt: no tokens were appended");
     for (uint32_t l = 0; l < g->layers; l++)
-        if (q->session->tokens[l] != q->session->tokens[0] || q->session->tokens[l] == 0)
+        if (q->session->tokens[l] != q->session->tokens[0])
             return kr_fail(err, KR_E_ARG, "end of a prompt: layer %u has %llu tokens, layer 0 %llu", l,
                            (unsigned long long)q->session->tokens[l],
                            (unsigned long long)q->session->tokens[0]);

@@ -30,7 +30,7 @@ const char *kr_text_nearest(const char *word, const char *const *names)
 {
     const size_t bytes = strlen(word);
     const char *nearest = NULL;
-    size_t best = bytes / 3 > 2 ? bytes / 3 + 1 : 3; /* one more than allowed */
+    size_t best = bytes / 3 > 2 ? bytes / 3 + 1 : bytes > 4 ? 3 : 2; /* one more than allowed */
 
     if (bytes > NAME_BYTES_MAX)
         return NULL;

@@ -259,6 +259,15 @@ static kr_status write_html(const plan_options *o, const kr_search *s, kr_err *e
     return kr_output_close(&file, status, err);
 }
 
+/* Not one point could be simulated, all for one reason: a mistake, not an answer. */
+static bool none_ran(const kr_search *s)
+{
+    for (uint32_t i = 0; i < s->points; i++)
+        if (s->job[i].status == KR_OK || strcmp(s->job[i].err.text, s->job[0].err.text) != 0)
+            return false;
+    return s->points > 0;
+}
+
 static kr_status search(plan_options *o, int *code, kr_err *err)
 {
     kr_search s;
@@ -269,6 +278,12 @@ static kr_status search(plan_options *o, int *code, kr_err *err)
     if (!kr_ranks_speaks(o->search.ranks)) {
         kr_search_free(&s);
         return KR_OK;
+    }
+    if (none_ran(&s)) {
+        *err = s.job[0].err;
+        status = s.job[0].status;
+        kr_search_free(&s);
+        return status;
     }
     if (o->common.html != NULL)
         status = write_html(o, &s, err);

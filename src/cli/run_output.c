@@ -159,8 +159,7 @@ void kr_run_print_summary(kr_run *run)
     const kr_generate_times *t = &run->generation.times;
     char methods[512];
     describe_methods(run, methods, sizeof methods);
-    fprintf(stderr,
-            "prompt: %" PRIu64 " tokens, %.1f tokens/s; generated: %" PRIu64 " tokens, %.1f tokens/s\n",
+    fprintf(stderr, "prompt: %" PRIu64 " tokens, %.1f tokens/s; decode: %" PRIu64 " tokens, %.1f tokens/s\n",
             t->prompt_tokens, rate(t->prompt_tokens, t->prefill_ns), t->decode_tokens,
             rate(t->decode_tokens, t->decode_ns));
     fprintf(stderr, "attention: %s; placement %s; KV %s\n", methods, kr_placement_name(run->config.placement),

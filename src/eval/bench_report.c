@@ -169,9 +169,11 @@ kr_status kr_bench_print(const kr_bench_result *result, FILE *out, kr_err *err)
     kr_number_si(result->read_bytes, bytes);
     kr_number_binary((double)result->options.pool_bytes, pool);
     kr_bench_command(&result->options, command);
-    fprintf(out, "%s\n%s; %u thread%s; F32 FMA %sFLOP/s, cold read %sB/s, pool of %sB\n", command,
-            result->cpu, result->options.threads, result->options.threads == 1 ? "" : "s", flops, bytes,
-            pool);
+    fprintf(out, "%s\n%s; %u thread%s; pool of %sB", command, result->cpu, result->options.threads,
+            result->options.threads == 1 ? "" : "s", pool);
+    if (isfinite(result->f32_flops) && isfinite(result->read_bytes)) /* not when only top-k was asked for */
+        fprintf(out, "; F32 FMA %sFLOP/s, cold read %sB/s", flops, bytes);
+    fputc('\n', out);
     for (size_t i = 0; i < sizeof sections / sizeof *sections && status == KR_OK; i++) {
         kr_table table;
 

@@ -172,7 +172,7 @@ static kr_mark mark_of(const char *method, kr_mark others)
     static const char *const forgetting[] = {"snapkv", "h2o", "streamingllm"};
     for (size_t i = 0; i < sizeof forgetting / sizeof forgetting[0]; i++)
         if (strcmp(forgetting[i], method) == 0)
-            return KR_MARK_DASHED;
+            return KR_MARK_DASHED_POINTS;
     return others;
 }
 
@@ -307,12 +307,12 @@ static kr_status draw_context(const kr_eval_result *r, uint32_t first, uint32_t 
 static void write_method(const kr_eval_result *r, FILE *out)
 {
     const kr_eval_options *o = &r->options;
-    kr_page_text(out,
-                 "Text: %s. %u passages of it are prefilled densely once for each context; every method and "
-                 "budget then "
-                 "decodes over the same keys and values (%s), %llu forced tokens a passage, with %u threads.",
-                 o->text_path, o->passages, kr_dtype_name(o->kv_dtype), (unsigned long long)o->tokens,
-                 o->threads);
+    kr_page_text(
+        out,
+        "Text: %s. %u passage(s) of it are prefilled densely once for each context; every method and "
+        "budget then "
+        "decodes over the same keys and values (%s), %llu forced tokens a passage, with %u threads.",
+        o->text_path, o->passages, kr_dtype_name(o->kv_dtype), (unsigned long long)o->tokens, o->threads);
     kr_page_text(
         out,
         "Recall, output error and attended tokens are means over %u of a passage's steps, over heads and "

@@ -144,8 +144,13 @@ kr_status kr_study_batch(kr_study_job *jobs, uint32_t count, uint32_t threads, c
         .jobs = jobs, .first = ranks != NULL ? ranks->rank : 0, .step = ranks != NULL ? ranks->count : 1};
     const uint32_t mine = count > own.first ? (count - own.first + own.step - 1) / own.step : 0;
     kr_team *team;
-    const kr_status status = kr_team_create(&team, threads, NULL, err);
+    kr_status status = KR_OK;
 
+    /* A rank that could not come this far is heard before the work, which may take hours. */
+    if (ranks != NULL && ranks->count > 1)
+        status = ranks->share(ranks, NULL, 0, 0, err);
+    if (status == KR_OK)
+        status = kr_team_create(&team, threads, NULL, err);
     if (status != KR_OK)
         return status;
     kr_team_run(team, run_own, &own, mine);

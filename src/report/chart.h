@@ -27,7 +27,14 @@ typedef struct {
                         waste more than half of it */
 } kr_axis;
 
-typedef enum { KR_MARK_LINE, KR_MARK_POINTS, KR_MARK_LINE_POINTS, KR_MARK_DASHED } kr_mark;
+/* KR_MARK_DASHED_POINTS: hollow points on a dashed line. */
+typedef enum {
+    KR_MARK_LINE,
+    KR_MARK_POINTS,
+    KR_MARK_LINE_POINTS,
+    KR_MARK_DASHED,
+    KR_MARK_DASHED_POINTS,
+} kr_mark;
 
 typedef struct {
     const char *name; /* in the legend; NULL = not there */

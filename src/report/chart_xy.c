@@ -42,7 +42,7 @@ static void draw_line(const kr_svg_frame *f, const kr_svg_axis *x, const kr_svg_
     bool pen_down = false;
 
     fprintf(f->out, "<path fill=\"none\" stroke=\"%s\" stroke-width=\"2\" stroke-linejoin=\"round\"%s d=\"",
-            colour, series->mark == KR_MARK_DASHED ? " stroke-dasharray=\"5 4\"" : "");
+            colour, series->mark >= KR_MARK_DASHED ? " stroke-dasharray=\"5 4\"" : "");
     for (uint32_t i = 0; i < series->count; i++) {
         const bool drawable = kr_svg_has(x, series->x[i]) && kr_svg_has(y, series->y[i]);
         if (drawable)
@@ -102,8 +102,9 @@ static void draw_points(const kr_svg_frame *f, const kr_svg_axis *x, const kr_sv
         const char *label = series->labels != NULL ? series->labels[i] : NULL;
         if (series->low != NULL && series->high != NULL)
             draw_whisker(f, y, px, series->low[i], series->high[i], colour);
-        fprintf(f->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\" stroke=\"white\"><title>", px,
-                py, colour);
+        const bool hollow = series->mark == KR_MARK_DASHED_POINTS;
+        fprintf(f->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\" stroke=\"%s\"><title>", px, py,
+                hollow ? "white" : colour, hollow ? colour : "white");
         const char *parts[2] = {series->name, label};
         for (int k = 0; k < 2; k++) {
             if (parts[k] != NULL) {
@@ -160,7 +161,7 @@ kr_status kr_chart_xy(const kr_xy_chart *chart, FILE *out, kr_err *err)
             draw_line(&frame, &x, &y, &chart->series[s], kr_svg_colour(s));
     fputs("</svg>\n", out);
     for (uint32_t s = 0; s < chart->series_count; s++)
-        if (chart->series[s].mark == KR_MARK_POINTS || chart->series[s].mark == KR_MARK_LINE_POINTS)
+        if (chart->series[s].mark != KR_MARK_LINE && chart->series[s].mark != KR_MARK_DASHED)
             draw_points(&frame, &x, &y, &chart->series[s], kr_svg_colour(s), &taken);
     kr_svg_end(&frame);
     return ferror(out) ? kr_fail(err, KR_E_IO, "cannot write chart \"%s\"", chart->title) : KR_OK;

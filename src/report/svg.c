@@ -8,7 +8,7 @@
 #include "report/number.h"
 
 enum { TITLE_SIZE = 16, NOTE_SIZE = 12, LABEL_SIZE = 12, LEGEND_SIZE = 12 };
-enum { LEGEND_LINE = 20, LEGEND_WIDTH_MAX = 240, MARGIN = 14, LINEAR_TICKS = 6 };
+enum { LEGEND_LINE = 20, LEGEND_WIDTH_MAX = 330, MARGIN = 14, LINEAR_TICKS = 6 };
 static const char ink[] = "#1f2933", grey[] = "#52606d", grid[] = "#e4e7eb", edge[] = "#9aa5b1";
 
 bool kr_svg_has(const kr_svg_axis *axis, double value)
@@ -153,6 +153,7 @@ const char *kr_svg_colour(uint32_t i)
 {
     static const char *const colours[] = {
         "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d00", "#4b5563",
+        "#7b2d8e", "#b91c1c", "#65a30d", "#0f766e", "#1e3a8a", "#f472b6", "#78350f", "#94a3b8",
     };
     return colours[i % (sizeof colours / sizeof colours[0])];
 }
@@ -210,9 +211,11 @@ static void write_key(FILE *out, const kr_svg_key *key, double x, double y)
                     "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" "
                     "stroke-width=\"2\"%s/>\n",
                     x, y - 4, x + 20, y - 4, colour,
-                    key->mark == KR_MARK_DASHED ? " stroke-dasharray=\"5 4\"" : "");
-        if (key->mark == KR_MARK_POINTS || key->mark == KR_MARK_LINE_POINTS)
-            fprintf(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\"/>\n", x + 10, y - 4, colour);
+                    key->mark >= KR_MARK_DASHED ? " stroke-dasharray=\"5 4\"" : "");
+        const bool hollow = key->mark == KR_MARK_DASHED_POINTS;
+        if (key->mark != KR_MARK_LINE && key->mark != KR_MARK_DASHED)
+            fprintf(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\" stroke=\"%s\"/>\n", x + 10,
+                    y - 4, hollow ? "white" : colour, colour);
     }
     kr_svg_text(out, x + 26, y, "start", LEGEND_SIZE, ink, key->name);
 }

@@ -398,8 +398,10 @@ static kr_status size_pools(kr_loop *loop, kr_err *err)
     weight_bytes = (double)plan.weight_bytes + redundant_bytes(loop);
     rank_bytes = (h->compute->memory_bytes * (1.0 - h->reserved_share) - weight_bytes) * rank_devices;
     if (rank_bytes <= 0.0)
-        return kr_fail(err, KR_E_UNSUPPORTED, "sim: %s holds %.1f GB, the weights of a rank take %.1f GB",
-                       h->compute->name, h->compute->memory_bytes / 1e9, weight_bytes / 1e9);
+        return kr_fail(err, KR_E_UNSUPPORTED,
+                       "%s holds %.1f GB, %.0f %% of them kept back; the weights of a rank take %.1f GB",
+                       h->compute->name, h->compute->memory_bytes / 1e9, 100 * h->reserved_share,
+                       weight_bytes / 1e9);
     loop->record_token_bytes = plan.record_bytes / p->context_max;
     loop->page_bytes[0] = plan.page_bytes[0];
     loop->page_bytes[1] = plan.page_bytes[1];
