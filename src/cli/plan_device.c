@@ -36,7 +36,7 @@ static const kr_column nodes[] = {{"devices", NULL, "devices", 0},
                                   {"memory", "TB", "memory_tb", 2},
                                   {"bandwidth", "TB/s", "bandwidth_tb_s", 1},
                                   {"BF16", "TFLOPS", "bf16_tflops", 0}};
-static const kr_column sweeps[] = {{"", NULL, "at", 2},
+static const kr_column sweeps[] = {{"value", NULL, "at", 2},
                                    {"scan DeepSeek-V3.2", "ms", "scan_deepseek_v3_2_ms", 3},
                                    {"scan GLM-5.2", "ms", "scan_glm_5_2_ms", 3},
                                    {"scan MiniMax-M3", "ms", "scan_minimax_m3_ms", 3},

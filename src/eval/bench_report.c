@@ -225,7 +225,7 @@ kr_status kr_bench_svg(const kr_bench_result *result, FILE *out, kr_err *err)
         command[KR_BENCH_COMMAND_BYTES];
     const char *names[MOST];
     double intensity[MOST], achieved[MOST];
-    kr_roofline chart = {.title = "Kernels under the roofline, cold",
+    kr_roofline chart = {.title = "F32 kernels under the roofline, cold",
                          .note = note,
                          .peak_flops = result->f32_flops,
                          .bandwidth_bytes = result->read_bytes,
@@ -235,13 +235,14 @@ kr_status kr_bench_svg(const kr_bench_result *result, FILE *out, kr_err *err)
 
     kr_bench_command(&result->options, command);
     snprintf(note, sizeof note, "%s: %s", result->cpu, command);
-    /* One point a kernel and shape: its fastest variant. */
+    /* One point a kernel and shape: its fastest variant of those that the F32 roof is for. */
     for (uint32_t i = 0; i < result->rows; i++) {
         const kr_bench_row *row = &result->row[i];
         const double rate = row->flops * result->options.threads / row->seconds;
         uint32_t k = 0;
 
-        if (!row->cold || !isfinite(rate))
+        if (!row->cold || !isfinite(rate) || row->limit == KR_LIMIT_BF16 ||
+            row->limit == KR_LIMIT_ROOFLINE_BF16)
             continue;
         while (k < chart.count && strncmp(name[k], row->shape, NAME - 1) != 0)
             k++;
