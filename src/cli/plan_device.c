@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "cli/commands.h"
-#include "cli/output_file.h"
 #include "cli/options.h"
+#include "cli/output_file.h"
 #include "plan/access_trace.h"
 #include "plan/device_study.h"
 #include "plan/rederive.h"
