@@ -205,7 +205,7 @@ static void merge_run(const kr_job *job, uint32_t head, kr_scratch scratch)
     kr_merge_list_run(job, source_of(job), s->heads, head);
     if (count == 0)
         return;
-    float *sum = sums_of(job->view, head); /* a layer that stays dense has none */
+    float *sum = sums_of(job->view, head);       /* a layer that stays dense has none */
     for (uint32_t i = 0, n; i < count; i += n) { /* neighbours in a page lie side by side */
         for (n = 1;
              i + n < count && selected[i + n] == selected[i] + n && selected[i + n] % KR_PAGE_TOKENS != 0;

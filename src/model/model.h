@@ -118,12 +118,12 @@ typedef struct {
 
     double norm_eps;
     double latent_norm_eps; /* of MLA's two latents */
-    bool norm_plus_one;  /* weight is stored as w, applied as 1 + w */
-    bool qkv_bias;       /* Qwen2 */
-    bool qk_norm;        /* per-head RMSNorm on q and k before rope */
-    bool sandwich_norm;  /* Gemma: norms after attention and after FFN too */
-    bool tied_embedding; /* output matrix = embedding */
-    double embed_scale;  /* multiplies the embedding row; 1 or sqrt(hidden) */
+    bool norm_plus_one;     /* weight is stored as w, applied as 1 + w */
+    bool qkv_bias;          /* Qwen2 */
+    bool qk_norm;           /* per-head RMSNorm on q and k before rope */
+    bool sandwich_norm;     /* Gemma: norms after attention and after FFN too */
+    bool tied_embedding;    /* output matrix = embedding */
+    double embed_scale;     /* multiplies the embedding row; 1 or sqrt(hidden) */
 
     kr_rope rope[2]; /* [0] global layers, [1] local (sliding-window) layers */
     kr_layer layer[KR_LAYERS_MAX];

@@ -62,7 +62,7 @@ typedef struct {
     const kr_model *model;
     kr_parallel parallel;
     uint64_t context_max; /* tokens of the longest session that the plans are for */
-    kr_op *ops; /* [count], topological order: every dep precedes its op */
+    kr_op *ops;           /* [count], topological order: every dep precedes its op */
     uint32_t count;
     kr_cost_terms *cost; /* [costs] */
     uint32_t costs;
