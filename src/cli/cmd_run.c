@@ -10,6 +10,7 @@
 #include "base/arena.h"
 #include "cli/commands.h"
 #include "cli/run.h"
+#include "method/native.h"
 
 enum { CHAT_CONTEXT = 8192, SPANS = 1 << 18, EVENTS_MAX = 1 << 22 };
 
@@ -89,6 +90,20 @@ static kr_sampling sampling_of(const kr_run_options *o)
     return (kr_sampling){(float)o->temperature, (float)o->top_p, o->seed};
 }
 
+/* A budget for layers that all attend densely was meant for something else. */
+static kr_status check_budget(const kr_run *run, kr_err *err)
+{
+    const kr_model *model = kr_model_file_model(run->file);
+    for (uint32_t l = 0; l < model->layers; l++)
+        if (strcmp(kr_native_resolve(&run->method[l], model, l, false).name, "dense") != 0)
+            return KR_OK;
+    return run->options->budget == 0 ? KR_OK
+                                     : kr_fail(err, KR_E_ARG,
+                                               "--budget %u has no effect: all layers attend densely; name a "
+                                               "method with --attention",
+                                               run->options->budget);
+}
+
 static kr_status choose_config(kr_run *run, kr_err *err)
 {
     const kr_run_options *o = run->options;
@@ -112,6 +127,8 @@ static kr_status choose_config(kr_run *run, kr_err *err)
     kr_status status = kr_sampling_check(&sampling, err);
     if (status == KR_OK)
         status = kr_run_methods(o, kr_model_file_model(run->file)->layers, run->method, err);
+    if (status == KR_OK)
+        status = check_budget(run, err);
     if (status == KR_OK)
         status = choose_context(run, err);
     c->sessions_max = run->prompts.count != 0 ? run->prompts.count : 1;

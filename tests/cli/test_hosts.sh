@@ -59,9 +59,10 @@ grep -q 'belongs on a trusted network' "$work/node.log" || say "no warning beyon
 run=("$karat" run "$model" -p 'The memory node' -n 12 --ignore-end --json)
 remote=(--memory-node 10.77.0.1:7420 --key-file "$work/key")
 want=$("${run[@]}" | field 'r["sessions"][0]["tokens"]')
-for attention in dense quest; do
-    here=$("${run[@]}" --attention $attention --budget 16 | field 'r["sessions"][0]["tokens"]')
-    there=$(on_b "${run[@]}" --attention $attention --budget 16 "${remote[@]}" | field 'r["sessions"][0]["tokens"]')
+for attention in dense "quest --budget 16"; do
+    # shellcheck disable=SC2086
+    here=$("${run[@]}" --attention $attention | field 'r["sessions"][0]["tokens"]')
+    there=$(on_b "${run[@]}" --attention $attention "${remote[@]}" | field 'r["sessions"][0]["tokens"]')
     [ -n "$here" ] && [ "$here" = "$there" ] || say "$attention: $there over the cable, $here inside"
 done
 [ -n "$want" ] || say "no tokens"

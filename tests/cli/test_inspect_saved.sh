@@ -13,8 +13,10 @@ say() { echo "FAIL: $*" >&2; failed=1; }
 # 150 words or so: more than one page of 128 tokens.
 prompt=$(for i in $(seq 40); do printf 'the memory node '; done)
 for method in dense quest; do
+    budget=()
+    [ $method = dense ] || budget=(--budget 64)
     "$karat" run "$model" -p "$prompt" -n 4 --ignore-end --json --save "$method" --save-folder "$work" \
-        --attention $method --budget 64 --dense-layers 0 > "$work/run.json"
+        --attention $method "${budget[@]}" --dense-layers 0 > "$work/run.json"
     "$karat" inspect "$work/$method" --json > "$work/saved.json" || say "$method is not described"
     python3 - "$work" $method "$model" << 'END' || say "$method: wrong description"
 import json, os, sys

@@ -66,6 +66,7 @@ refuses 'nothing to select' 1 "$model" -p x --placement indices-only
 refuses 'layers 0 to 1' 1 "$model" -p x --attention-layers 0-2=quest
 refuses 'needs as many prompts' 1 "$model" -p x --sessions 2
 refuses 'top-p' 1 "$model" -p x --top-p 0 --temperature 1
+refuses 'has no effect: all layers attend densely' 1 "$model" -p x --budget 64
 refuses 'nearest: --budget' 2 "$model" -p x --budgett 1
 refuses 'is missing' 2
 refuses 'no-such-model.gguf' 1 no-such-model.gguf -p x
