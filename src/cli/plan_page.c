@@ -29,7 +29,9 @@ static void find_front(const kr_search *s, front *f)
         f->job[at] = &s->job[i];
     }
     for (uint32_t i = 0; i < f->count; i++) {
-        snprintf(f->text[i], NAME_BYTES, "point %u", (unsigned)(f->job[i] - s->job));
+        /* The point, its GPUs and its memory devices. */
+        snprintf(f->text[i], NAME_BYTES, "%u: %u + %u", (unsigned)(f->job[i] - s->job),
+                 f->job[i]->scenario.gpus, f->job[i]->scenario.devices);
         f->name[i] = f->text[i];
     }
 }
@@ -41,7 +43,7 @@ static kr_status draw_watts(const front *f, FILE *out, kr_err *err)
 
     for (uint32_t i = 0; i < f->count; i++)
         v[i] = f->job[i]->result.tokens_per_s_per_w;
-    return kr_chart_bars(&(kr_bar_chart){.title = "Throughput per watt of the front",
+    return kr_chart_bars(&(kr_bar_chart){.title = "Throughput per watt of the front (point: GPUs + devices)",
                                          .y = {.title = "tokens/s/W"},
                                          .categories = f->name,
                                          .category_count = f->count,
