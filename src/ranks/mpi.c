@@ -19,13 +19,18 @@ static int meet(const kr_ranks *ranks, int *status)
     return worst == 0 ? -1 : (int)ranks->count - (worst >> 8);
 }
 
+/* The failure that was heard at a meeting: its rank has left, so nobody may wait for it again. MPI's world
+ * is one in a process, and so is this. */
+static int heard_rank = -1, heard_status;
+
 static kr_status share(const kr_ranks *ranks, void *items, uint64_t bytes, uint32_t count, kr_err *err)
 {
     int status = 0;
-    const int failed = meet(ranks, &status);
 
-    if (failed >= 0)
-        return kr_fail(err, KR_E_LOST, "ranks: rank %d has failed", failed);
+    heard_rank = meet(ranks, &status);
+    heard_status = status;
+    if (heard_rank >= 0)
+        return kr_fail(err, KR_E_LOST, "ranks: rank %d has failed", heard_rank);
     KR_CHECK(bytes <= INT_MAX);
     for (uint32_t i = 0; i < count; i++)
         MPI_Bcast((char *)items + bytes * i, (int)bytes, MPI_BYTE, (int)(i % ranks->count), MPI_COMM_WORLD);
@@ -43,6 +48,12 @@ void kr_ranks_join(kr_ranks *ranks, int *argc, char ***argv)
     *ranks = (kr_ranks){.rank = (uint32_t)rank, .count = (uint32_t)count, .share = share};
 }
 
-int kr_ranks_leave(const kr_ranks *ranks, int *status) { return meet(ranks, status); }
+int kr_ranks_leave(const kr_ranks *ranks, int *status)
+{
+    if (heard_rank < 0)
+        return meet(ranks, status);
+    *status = heard_status;
+    return heard_rank;
+}
 
 void kr_ranks_end(void) { MPI_Finalize(); }
