@@ -200,7 +200,8 @@ check:
 TSAN_ROOMS := base wire node engine api
 tsan:
 	@tools/deps.sh build
-	@export UCX_MEM_EVENTS=no KARAT_TEST_SANITIZED=1 TSAN_OPTIONS="halt_on_error=1 $$TSAN_OPTIONS"; \
+	@export UCX_MEM_EVENTS=no KARAT_TEST_SANITIZED=1 \
+	    TSAN_OPTIONS="halt_on_error=1 suppressions=$(CURDIR)/tests/tsan.supp $$TSAN_OPTIONS"; \
 	    dirs="$(wildcard $(addprefix tests/,$(TSAN_ROOMS)))"; \
 	    $(MAKE) --no-print-directory -j$(JOBS) B=$(B)/tsan SAN=thread T="$$dirs" tests-built && \
 	    $(MAKE) --no-print-directory B=$(B)/tsan SAN=thread T="$$dirs" run-tests
