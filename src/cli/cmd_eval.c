@@ -22,23 +22,11 @@ typedef struct {
 #define AT(field) .at = offsetof(eval_options, field)
 
 static const kr_option table[] = {
-    {.name = "methods",
-     .alias = "attention",
-     .letter = 'a',
-     .type = KR_OPT_STRINGS,
-     AT(methods),
-     .value = "METHOD,...",
-     .help = "methods beside dense, files ./my.so among them (default: the model's own, all that need no "
-             "training)"},
-    {.name = "budgets",
-     .alias = "budget",
-     .letter = 'b',
-     .type = KR_OPT_SIZES,
-     AT(budgets),
-     .min = 1,
-     .max = 8192,
-     .value = "TOKENS,...",
-     .help = "tokens a query attends to"},
+    KR_OPTION_METHODS(
+        offsetof(eval_options, methods),
+        "methods beside dense, files ./my.so among them (default: the model's own, all that need no "
+        "training)"),
+    KR_OPTION_BUDGETS(offsetof(eval_options, budgets)),
     {.name = "contexts",
      .letter = 'c',
      .type = KR_OPT_SIZES,

@@ -14,6 +14,14 @@
     {.name = "kv-dtype", .alias = "kv-cache-dtype", .type = KR_OPT_STRING, .at = (offset),              \
      .value = "TYPE", .help = (text)}
 
+#define KR_OPTION_METHODS(offset, text)                                                                 \
+    {.name = "methods", .alias = "attention", .letter = 'a', .type = KR_OPT_STRINGS, .at = (offset),    \
+     .value = "METHOD,...", .help = (text)}
+
+#define KR_OPTION_BUDGETS(offset)                                                                       \
+    {.name = "budgets", .alias = "budget", .letter = 'b', .type = KR_OPT_SIZES, .at = (offset),         \
+     .min = 1, .max = 8192, .value = "TOKENS,...", .help = "tokens a query attends to"}
+
 #define KR_OPTION_DENSE_LAYERS(offset)                                                                  \
     {.name = "dense-layers", .type = KR_OPT_U32, .at = (offset), .max = KR_LAYERS_MAX, .value = "N",    \
      .help = "first layers that stay dense (default: the method's)"}

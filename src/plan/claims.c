@@ -5,6 +5,30 @@
 #include "plan/pair.h"
 #include "plan/rederive.h"
 
+kr_claim *kr_claim_add(kr_claim *list, uint32_t *count, const char *id, const char *text, const char *paper,
+                       double low, double high, double pivot, const char *unit, const char *cause)
+{
+    kr_claim *c = &list[(*count)++];
+
+    *c = (kr_claim){.id = id,
+                    .text = text,
+                    .paper = paper,
+                    .low = low,
+                    .high = high,
+                    .pivot = pivot,
+                    .unit = unit,
+                    .cause = cause};
+    return c;
+}
+
+void kr_claim_value(kr_claim *c, double value)
+{
+    if (isfinite(value) && c->values < KR_CLAIM_VALUES_MAX)
+        c->value[c->values++] = value;
+    else
+        c->lost++;
+}
+
 static double widened(double end, double by) { return end + by * fabs(end); }
 
 static bool inside(const kr_claim *c, double v)

@@ -39,25 +39,7 @@ static const char SKEW_CAUSE[] =
 static kr_claim *claim(book *b, const char *id, const char *text, const char *paper, double low, double high,
                        double pivot, const char *unit, const char *cause)
 {
-    kr_claim *c = &b->claim[b->claims++];
-
-    *c = (kr_claim){.id = id,
-                    .text = text,
-                    .paper = paper,
-                    .low = low,
-                    .high = high,
-                    .pivot = pivot,
-                    .unit = unit,
-                    .cause = cause};
-    return c;
-}
-
-static void value(kr_claim *c, double v)
-{
-    if (isfinite(v) && c->values < KR_CLAIM_VALUES_MAX)
-        c->value[c->values++] = v;
-    else
-        c->lost++;
+    return kr_claim_add(b->claim, &b->claims, id, text, paper, low, high, pivot, unit, cause);
 }
 
 static double ratio(const kr_study_job *a, const kr_study_job *b)
@@ -77,7 +59,7 @@ static void ratios(book *b, kr_claim *c, kr_system x, kr_system y, unsigned mode
     for (int m = 0; m < KR_CELL_MODELS; m++)
         for (int t = 0; t < KR_TRACES; t++)
             if ((models >> m & 1) != 0 && (traces >> t & 1) != 0)
-                value(c, ratio(native(b, m, t, x), native(b, m, t, y)));
+                kr_claim_value(c, ratio(native(b, m, t, x), native(b, m, t, y)));
 }
 
 static void native_claims(book *b)
@@ -145,8 +127,8 @@ static void free_claims(book *b)
 
         for (int k = 0; k < KR_CELL_METHODS; k++)
             for (int t = 0; t < KR_TRACES && (rows[i].methods >> k & 1) != 0; t++)
-                value(c, ratio(&b->cells->trained[k][t][rows[i].system],
-                               &b->cells->trained[k][t][KR_SYSTEM_GPU_ONLY]));
+                kr_claim_value(c, ratio(&b->cells->trained[k][t][rows[i].system],
+                                        &b->cells->trained[k][t][KR_SYSTEM_GPU_ONLY]));
     }
 }
 
@@ -176,9 +158,9 @@ static void geomean_claims(book *b)
                 sum += isfinite(v) ? log(v) : 0.0;
                 n += isfinite(v);
             }
-        value(claim(b, "E-36", rows[i].text, rows[i].paper, rows[i].value, rows[i].value, 1, "x",
-                    "a mean of the rows above, with their causes"),
-              n > 0 ? exp(sum / n) : NAN);
+        kr_claim_value(claim(b, "E-36", rows[i].text, rows[i].paper, rows[i].value, rows[i].value, 1, "x",
+                             "a mean of the rows above, with their causes"),
+                       n > 0 ? exp(sum / n) : NAN);
     }
 }
 
@@ -236,7 +218,7 @@ static void session_claims(book *b)
             const kr_study_job *job = native(b, m, KR_CELL_KVCT, rows[i].system);
 
             if ((rows[i].models >> m & 1) != 0)
-                value(c, job->status == KR_OK ? job->result.sessions : NAN);
+                kr_claim_value(c, job->status == KR_OK ? job->result.sessions : NAN);
         }
     }
 }
@@ -248,21 +230,21 @@ static void breakdown_claims(book *b)
                         "58 to 74 %", 58, 74, NAN, "%", CAUSE);
 
     for (int m = 0; m < KR_CELL_MODELS; m++)
-        value(c, linear_share(native(b, m, KR_CELL_KVCT, KR_SYSTEM_GPU_ONLY)));
+        kr_claim_value(c, linear_share(native(b, m, KR_CELL_KVCT, KR_SYSTEM_GPU_ONLY)));
     c = claim(b, "E-38", "share of linear layers and experts in KARAT's step, KVCT", "29 to 42 %", 29, 42,
               NAN, "%", CAUSE);
     for (int m = 0; m < KR_CELL_MODELS; m++)
-        value(c, linear_share(native(b, m, KR_CELL_KVCT, KR_SYSTEM_KARAT)));
+        kr_claim_value(c, linear_share(native(b, m, KR_CELL_KVCT, KR_SYSTEM_KARAT)));
     c = claim(b, "E-38", "share of SPNM's step in which its indexer runs or the GPU stalls, KVCT",
               "33 to 65 %", 33, 65, NAN, "%", CAUSE);
     for (int m = 0; m < KR_CELL_MODELS; m++) {
         const kr_study_job *job = native(b, m, KR_CELL_KVCT, KR_SYSTEM_SPNM);
 
-        value(c, job->status == KR_OK ? 100 * job->result.first.stall[KR_ON_DEVICE] : NAN);
+        kr_claim_value(c, job->status == KR_OK ? 100 * job->result.first.stall[KR_ON_DEVICE] : NAN);
     }
     c = claim(b, "E-38", "share of SPNM's step in which its indexer runs, DeepSeek-V3.2 on KVCT", "42 %", 42,
               42, NAN, "%", CAUSE);
-    value(c, indexer_share(native(b, 0, KR_CELL_KVCT, KR_SYSTEM_SPNM)));
+    kr_claim_value(c, indexer_share(native(b, 0, KR_CELL_KVCT, KR_SYSTEM_SPNM)));
 }
 
 /* ---- IV-D: around KARAT's best points on KVCT ---- */
@@ -287,7 +269,7 @@ static void varied_claim(book *b, kr_variation v, const char *id, const char *te
     kr_claim *c = claim(b, id, text, paper, low, high, 0, "%", cause);
 
     for (int m = 0; m < KR_CELL_MODELS; m++)
-        value(c, change_percent(b, v, m));
+        kr_claim_value(c, change_percent(b, v, m));
 }
 
 /* Change of a share of busy or stalled time between a variation and the best point, in points. */
@@ -300,28 +282,28 @@ static void busy_claim(book *b, kr_variation v, kr_resource on, const char *id, 
     for (int m = 0; m < KR_CELL_MODELS; m++) {
         const kr_study_job *x = &b->cells->varied[v][m], *y = native(b, m, KR_CELL_KVCT, KR_SYSTEM_KARAT);
 
-        value(c, x->status == KR_OK && y->status == KR_OK
-                     ? 100 * (x->result.first.busy[on] - y->result.first.busy[on])
-                     : NAN);
+        kr_claim_value(c, x->status == KR_OK && y->status == KR_OK
+                              ? 100 * (x->result.first.busy[on] - y->result.first.busy[on])
+                              : NAN);
     }
 }
 
 static void schedule_claims(book *b)
 {
-    value(claim(b, "E-39", "throughput without OFMS, KVCT, geometric mean", "-16 %", -16, -16, 0, "%",
-                OFMS_CAUSE),
-          geomean_percent(b, KR_VARY_NO_OFMS));
-    value(claim(b, "E-39", "the same, DeepSeek-V3.2", "-33 %", -33, -33, 0, "%", OFMS_CAUSE),
-          change_percent(b, KR_VARY_NO_OFMS, 0));
+    kr_claim_value(claim(b, "E-39", "throughput without OFMS, KVCT, geometric mean", "-16 %", -16, -16, 0,
+                         "%", OFMS_CAUSE),
+                   geomean_percent(b, KR_VARY_NO_OFMS));
+    kr_claim_value(claim(b, "E-39", "the same, DeepSeek-V3.2", "-33 %", -33, -33, 0, "%", OFMS_CAUSE),
+                   change_percent(b, KR_VARY_NO_OFMS, 0));
     busy_claim(b, KR_VARY_NO_OFMS, KR_ON_COMPUTE, "E-39", "utilisation of GPUs without OFMS",
                "-8.5 to -10.4 %", -10.4, -8.5);
     busy_claim(b, KR_VARY_NO_OFMS, KR_ON_DEVICE, "E-39", "utilisation of memory devices without OFMS",
                "-9.4 to -13.6 %", -13.6, -9.4);
-    value(claim(b, "E-40", "throughput without CMR, KVCT, geometric mean", "-5 %", -5, -5, 0, "%",
-                OVERLAP_CAUSE),
-          geomean_percent(b, KR_VARY_NO_CMR));
-    value(claim(b, "E-40", "the same, DeepSeek-V3.2", "-21 %", -21, -21, 0, "%", OVERLAP_CAUSE),
-          change_percent(b, KR_VARY_NO_CMR, 0));
+    kr_claim_value(claim(b, "E-40", "throughput without CMR, KVCT, geometric mean", "-5 %", -5, -5, 0, "%",
+                         OVERLAP_CAUSE),
+                   geomean_percent(b, KR_VARY_NO_CMR));
+    kr_claim_value(claim(b, "E-40", "the same, DeepSeek-V3.2", "-21 %", -21, -21, 0, "%", OVERLAP_CAUSE),
+                   change_percent(b, KR_VARY_NO_CMR, 0));
     busy_claim(b, KR_VARY_NO_CMR, KR_ON_COMPUTE, "E-40", "utilisation of GPUs without CMR", "0 to -7.2 %",
                -7.2, 0);
 }
@@ -340,10 +322,11 @@ static void sensitivity_claims(book *b)
                  "micro-batch fills the wait; the paper's 6 % is 6 ms");
     varied_claim(b, KR_VARY_CORES_26, "E-43", "8 cores more a device (DeepSeek, GLM, MiniMax)",
                  "+3.8 % (geomean); DeepSeek +8 %", 0, 8, OVERLAP_CAUSE);
-    value(claim(b, "E-43", "8 cores fewer a device, geometric mean", "-27 %", -27, -27, 0, "%",
-                "ours scales FLOP/s with cores, memory not: at 10 cores only DeepSeek's scan (128 FLOP/B) "
-                "is compute-bound. A loss of 27 % in the mean needs cores that also bound the bandwidth"),
-          geomean_percent(b, KR_VARY_CORES_10));
+    kr_claim_value(
+        claim(b, "E-43", "8 cores fewer a device, geometric mean", "-27 %", -27, -27, 0, "%",
+              "ours scales FLOP/s with cores, memory not: at 10 cores only DeepSeek's scan (128 FLOP/B) "
+              "is compute-bound. A loss of 27 % in the mean needs cores that also bound the bandwidth"),
+        geomean_percent(b, KR_VARY_CORES_10));
 }
 
 static void skew_claims(book *b)
@@ -354,24 +337,26 @@ static void skew_claims(book *b)
                         "x", SKEW_CAUSE);
 
     for (int m = 0; m < KR_CELL_MODELS; m++)
-        value(c, ratio(&b->cells->skewed[0][m][0], &b->cells->skewed[1][m][0]));
+        kr_claim_value(c, ratio(&b->cells->skewed[0][m][0], &b->cells->skewed[1][m][0]));
     c = claim(b, "E-41", "skewed experts: KARAT over HiSparse", "1.2 to 1.8", 1.2, 1.8, 1, "x", SKEW_CAUSE);
     for (int m = 0; m < KR_CELL_MODELS; m++)
-        value(c, ratio(&b->cells->skewed[0][m][0], &b->cells->skewed[2][m][0]));
+        kr_claim_value(c, ratio(&b->cells->skewed[0][m][0], &b->cells->skewed[2][m][0]));
     for (int y = 0; y < 2; y++) {
         c = claim(b, "E-41", eplb[y], "restored (1)", 0.95, 1.0, NAN, "x", SKEW_CAUSE);
         for (int m = 0; m < KR_CELL_MODELS; m++)
-            value(c, ratio(&b->cells->skewed[2 * y][m][1],
-                           native(b, m, KR_CELL_KVCT, y == 0 ? KR_SYSTEM_KARAT : KR_SYSTEM_HISPARSE)));
+            kr_claim_value(c,
+                           ratio(&b->cells->skewed[2 * y][m][1],
+                                 native(b, m, KR_CELL_KVCT, y == 0 ? KR_SYSTEM_KARAT : KR_SYSTEM_HISPARSE)));
     }
     c = claim(b, "E-41", "GPU-only on GLM-5.2: under skew, and with EPLB, over uniform", "0.80, 0.72", 0.72,
               0.80, 1, "x", SKEW_CAUSE);
     for (int balanced = 0; balanced < 2; balanced++)
-        value(c,
-              ratio(&b->cells->skewed[1][GLM][balanced], native(b, GLM, KR_CELL_KVCT, KR_SYSTEM_GPU_ONLY)));
-    value(claim(b, "E-41", "GPU-only on MiniMax-M3 with EPLB over uniform", "0.75", 0.75, 0.75, 1, "x",
-                SKEW_CAUSE),
-          ratio(&b->cells->skewed[1][MINIMAX][1], native(b, MINIMAX, KR_CELL_KVCT, KR_SYSTEM_GPU_ONLY)));
+        kr_claim_value(
+            c, ratio(&b->cells->skewed[1][GLM][balanced], native(b, GLM, KR_CELL_KVCT, KR_SYSTEM_GPU_ONLY)));
+    kr_claim_value(
+        claim(b, "E-41", "GPU-only on MiniMax-M3 with EPLB over uniform", "0.75", 0.75, 0.75, 1, "x",
+              SKEW_CAUSE),
+        ratio(&b->cells->skewed[1][MINIMAX][1], native(b, MINIMAX, KR_CELL_KVCT, KR_SYSTEM_GPU_ONLY)));
 }
 
 /* ---- IV-E: the grid ---- */
@@ -391,7 +376,7 @@ static void search_claims(book *b)
             for (int k = 1; k < KR_CELL_EPS; k++)
                 if (isfinite(of[k]) && !(of[best] >= of[k]))
                     best = k;
-            value(c, isfinite(of[best]) ? eps[best] : NAN);
+            kr_claim_value(c, isfinite(of[best]) ? eps[best] : NAN);
         }
     c = claim(b, "E-44", "best expert parallelism of KARAT", "16 to 32", 16, 32, NAN, "",
               "the grid is bounded by the GPUs of a split");
@@ -399,18 +384,18 @@ static void search_claims(book *b)
         for (int t = 0; t < KR_TRACES; t++) {
             const kr_study_job *job = native(b, m, t, KR_SYSTEM_KARAT);
 
-            value(c, job->status == KR_OK ? job->scenario.ep : NAN);
+            kr_claim_value(c, job->status == KR_OK ? job->scenario.ep : NAN);
         }
     c = claim(b, "E-44", "best of the grid over its all-GPU column", "1.7 to 7.8", 1.7, 7.8, 1, "x",
               GPU_CAUSE);
     ratios(b, c, KR_SYSTEM_KARAT, KR_SYSTEM_GPU_ONLY, ALL, ALL);
-    value(claim(b, "E-45", "GPUs of DeepSeek-V3.2's best split on KVCT", "16 (and 192 devices)", 16, 16, NAN,
-                "GPUs", SPLIT_CAUSE),
-          native(b, 0, KR_CELL_KVCT, KR_SYSTEM_KARAT)->scenario.gpus);
+    kr_claim_value(claim(b, "E-45", "GPUs of DeepSeek-V3.2's best split on KVCT", "16 (and 192 devices)", 16,
+                         16, NAN, "GPUs", SPLIT_CAUSE),
+                   native(b, 0, KR_CELL_KVCT, KR_SYSTEM_KARAT)->scenario.gpus);
     c = claim(b, "E-45", "GPUs of DeepSeek-V3.2's best split on SWE traces (synthetic)",
               "32 (and 128 devices)", 32, 32, NAN, "GPUs", SPLIT_CAUSE);
     for (int t = 1; t < KR_TRACES; t++)
-        value(c, native(b, 0, t, KR_SYSTEM_KARAT)->scenario.gpus);
+        kr_claim_value(c, native(b, 0, t, KR_SYSTEM_KARAT)->scenario.gpus);
     c = claim(b, "E-45", "splits that GLM-5.2 and MiniMax-M3 keep over the traces", "one each", 1, 1, NAN,
               "splits", SPLIT_CAUSE);
     for (int m = GLM; m <= MINIMAX; m++) {
@@ -418,7 +403,7 @@ static void search_claims(book *b)
                                native(b, m, 1, KR_SYSTEM_KARAT)->scenario.gpus,
                                native(b, m, 2, KR_SYSTEM_KARAT)->scenario.gpus};
 
-        value(c, 1 + (of[1] != of[0]) + (of[2] != of[0] && of[2] != of[1]));
+        kr_claim_value(c, 1 + (of[1] != of[0]) + (of[2] != of[0] && of[2] != of[1]));
     }
 }
 

@@ -11,30 +11,6 @@ static const char KERNEL_CAUSE[] = "the paper's GPU kernels are far from the MI2
 static const char CONSISTENT[] =
     "no sizes are given that a model could start from; the paper's own shares and kernel speedups, by Amdahl";
 
-static kr_claim *claim(kr_claim *claims, uint32_t *n, const char *id, const char *text, const char *paper,
-                       double low, double high, double pivot, const char *unit, const char *cause)
-{
-    kr_claim *c = &claims[(*n)++];
-
-    *c = (kr_claim){.id = id,
-                    .text = text,
-                    .paper = paper,
-                    .low = low,
-                    .high = high,
-                    .pivot = pivot,
-                    .unit = unit,
-                    .cause = cause};
-    return c;
-}
-
-static void value(kr_claim *c, double v)
-{
-    if (isfinite(v) && c->values < KR_CLAIM_VALUES_MAX)
-        c->value[c->values++] = v;
-    else
-        c->lost++;
-}
-
 static double geomean(const double *v, int n)
 {
     double sum = 0.0;
@@ -60,16 +36,17 @@ static double energy_gain(const kr_pair_point *p) { return p->gpu_j / kr_pair_to
 
 static uint32_t share_claims(const pair_room *r, kr_claim *cs, uint32_t n)
 {
-    kr_claim *c = claim(cs, &n, "D-2", "share of memory processing in sparse attention's step, 4K tokens",
-                        "1 to 11 %", 1, 11, NAN, "%",
-                        "the dense part of a step is on the roofline here; in the paper it runs in "
-                        "unoptimised serving code");
+    kr_claim *c = kr_claim_add(cs, &n, "D-2",
+                               "share of memory processing in sparse attention's step, 4K tokens",
+                               "1 to 11 %", 1, 11, NAN, "%",
+                               "the dense part of a step is on the roofline here; in the paper it runs in "
+                               "unoptimised serving code");
 
     for (int m = 0; m < KR_PAIR_METHODS; m++)
-        value(c, 100 * r->tables->sparse[m][0][0].memory_share);
-    c = claim(cs, &n, "D-2", "the same, 1M tokens", "22 to 81 %", 22, 81, NAN, "%", KERNEL_CAUSE);
+        kr_claim_value(c, 100 * r->tables->sparse[m][0][0].memory_share);
+    c = kr_claim_add(cs, &n, "D-2", "the same, 1M tokens", "22 to 81 %", 22, 81, NAN, "%", KERNEL_CAUSE);
     for (int m = 0; m < KR_PAIR_METHODS; m++)
-        value(c, 100 * r->tables->sparse[m][KR_PAIR_CONTEXTS - 1][0].memory_share);
+        kr_claim_value(c, 100 * r->tables->sparse[m][KR_PAIR_CONTEXTS - 1][0].memory_share);
     return n;
 }
 
@@ -89,12 +66,12 @@ static uint32_t kernel_claims(const pair_room *r, kr_claim *cs, uint32_t n)
     };
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        kr_claim *c = claim(cs, &n, rows[i].id, rows[i].text, rows[i].paper, rows[i].low, rows[i].high, 1,
-                            "x", KERNEL_CAUSE);
+        kr_claim *c = kr_claim_add(cs, &n, rows[i].id, rows[i].text, rows[i].paper, rows[i].low, rows[i].high,
+                                   1, "x", KERNEL_CAUSE);
 
         for (int k = 0; k < KR_PAIR_CONTEXTS; k++)
-            value(c, r->tables->sparse[rows[i].method][k][0].gpu_scan_s /
-                         r->tables->sparse[rows[i].method][k][0].pair_scan_s);
+            kr_claim_value(c, r->tables->sparse[rows[i].method][k][0].gpu_scan_s /
+                                  r->tables->sparse[rows[i].method][k][0].pair_scan_s);
     }
     return n;
 }
@@ -102,27 +79,28 @@ static uint32_t kernel_claims(const pair_room *r, kr_claim *cs, uint32_t n)
 static uint32_t step_claims(const pair_room *r, kr_claim *cs, uint32_t n)
 {
     const kr_pair_tables *t = r->tables;
-    kr_claim *c = claim(cs, &n, "D-11", "whole steps of SeerAttention-R and LServe, 4K to 1M tokens",
-                        "1.04 to 1.49", 1.04, 1.49, 1, "x", KERNEL_CAUSE);
+    kr_claim *c = kr_claim_add(cs, &n, "D-11", "whole steps of SeerAttention-R and LServe, 4K to 1M tokens",
+                               "1.04 to 1.49", 1.04, 1.49, 1, "x", KERNEL_CAUSE);
 
     for (int m = SEER_THRESHOLD; m < KR_PAIR_METHODS; m++)
         for (int k = 0; k < KR_PAIR_CONTEXTS; k++)
-            value(c, t->sparse[m][k][0].gpu_s / kr_pair_step_s(&t->sparse[m][k][0]));
-    c = claim(cs, &n, "D-13", "whole steps of DSA", "1.1 to 1.2", 1.1, 1.2, 1, "x", KERNEL_CAUSE);
+            kr_claim_value(c, t->sparse[m][k][0].gpu_s / kr_pair_step_s(&t->sparse[m][k][0]));
+    c = kr_claim_add(cs, &n, "D-13", "whole steps of DSA", "1.1 to 1.2", 1.1, 1.2, 1, "x", KERNEL_CAUSE);
     for (int k = 0; k < KR_PAIR_CONTEXTS; k++)
-        value(c, t->sparse[DSA][k][0].gpu_s / kr_pair_step_s(&t->sparse[DSA][k][0]));
-    c = claim(cs, &n, "D-12", "effective bandwidth of the scan over the GPU's SRAM", "about 5", 5, 5, 1, "x",
-              "no public bandwidth of the MI210's caches was found");
+        kr_claim_value(c, t->sparse[DSA][k][0].gpu_s / kr_pair_step_s(&t->sparse[DSA][k][0]));
+    c = kr_claim_add(cs, &n, "D-12", "effective bandwidth of the scan over the GPU's SRAM", "about 5", 5, 5,
+                     1, "x", "no public bandwidth of the MI210's caches was found");
     c->lost = 1;
-    c = claim(cs, &n, "D-4", "context from which the pair is slower than the GPU alone, DSA and LServe",
-              "above 1M", 1048, 1e9, NAN, "K tokens", KERNEL_CAUSE);
+    c = kr_claim_add(cs, &n, "D-4",
+                     "context from which the pair is slower than the GPU alone, DSA and LServe", "above 1M",
+                     1048, 1e9, NAN, "K tokens", KERNEL_CAUSE);
     for (int m = DSA; m <= LSERVE; m += LSERVE) {
         double from = 2097.152;
 
         for (int k = KR_PAIR_CONTEXTS - 1; k >= 0 && t->sparse[m][k][0].gpu_s < t->sparse[m][k][0].pair_s;
              k--)
             from = (double)kr_pair_contexts[k] * 1e-3;
-        value(c, from);
+        kr_claim_value(c, from);
     }
     return n;
 }
@@ -131,14 +109,16 @@ static uint32_t transfer_claims(const pair_room *r, kr_claim *cs, uint32_t n)
 {
     static const uint32_t segments = 16;
     const double kv = (5000 + 1024) * 28 * 2 * 4 * 128 * 2.0 / r->u55c.link_bytes_per_s * 1e3;
-    kr_claim *c = claim(cs, &n, "C.1", "transfers of a DSA token and layer (its fixed part is an input here)",
-                        "about 14", 14, 14, NAN, "us", "");
+    kr_claim *c = kr_claim_add(cs, &n, "C.1",
+                               "transfers of a DSA token and layer (its fixed part is an input here)",
+                               "about 14", 14, 14, NAN, "us", "");
 
-    value(c, r->tables->sparse[DSA][2][0].link_s * 1e6);
-    c = claim(cs, &n, "C.1", "transfers of MemAgent: KV of one segment, of 16 segments", "14 to 218", 14, 218,
-              NAN, "ms", "the paper does not say whether its range is of segments or of requests");
-    value(c, kv);
-    value(c, kv * segments);
+    kr_claim_value(c, r->tables->sparse[DSA][2][0].link_s * 1e6);
+    c = kr_claim_add(cs, &n, "C.1", "transfers of MemAgent: KV of one segment, of 16 segments", "14 to 218",
+                     14, 218, NAN, "ms",
+                     "the paper does not say whether its range is of segments or of requests");
+    kr_claim_value(c, kv);
+    kr_claim_value(c, kv * segments);
     return n;
 }
 
@@ -160,25 +140,25 @@ static uint32_t batch_claims(const pair_room *r, kr_claim *cs, uint32_t n)
     kr_claim *c;
 
     for (int m = 0; m < KR_PAIR_METHODS; m++) {
-        c = claim(cs, &n, "Table 4", texts[m], "equal (1)", 0.9, 1.1, NAN, "x", KERNEL_CAUSE);
+        c = kr_claim_add(cs, &n, "Table 4", texts[m], "equal (1)", 0.9, 1.1, NAN, "x", KERNEL_CAUSE);
         for (int b = 0; b < KR_PAIR_BATCHES; b++)
-            value(c, speedup(r->tables, m, b) / table4[m][b]);
+            kr_claim_value(c, speedup(r->tables, m, b) / table4[m][b]);
     }
-    c = claim(cs, &n, "Table 4", "growth of the speedup from batch 1 to 32: DSA, Seer, Seer, LServe",
-              "1.13 to 1.54", 1.13, 1.54, 1, "x", KERNEL_CAUSE);
+    c = kr_claim_add(cs, &n, "Table 4", "growth of the speedup from batch 1 to 32: DSA, Seer, Seer, LServe",
+                     "1.13 to 1.54", 1.13, 1.54, 1, "x", KERNEL_CAUSE);
     for (int m = 0; m < KR_PAIR_METHODS; m++)
-        value(c, speedup(r->tables, m, KR_PAIR_BATCHES - 1) / speedup(r->tables, m, 0));
-    c = claim(
+        kr_claim_value(c, speedup(r->tables, m, KR_PAIR_BATCHES - 1) / speedup(r->tables, m, 0));
+    c = kr_claim_add(
         cs, &n, "Table 4", "MemAgent over batches 1 to 32, over the paper's", "equal (1)", 0.9, 1.1, NAN, "x",
         "1.85 over a GPU that takes 16.6 ms a token needs 9.2 ms a token on the U55C, 3.8 GB at 414 GB/s: "
         "weights of 4 bits, which the paper does not state; see the run with them");
     for (int b = 0; b < KR_PAIR_BATCHES; b++)
-        value(c, r->tables->agent_speedup[b] / agent[b]);
-    c = claim(cs, &n, "D-4", "MemAgent: batches at which the pair is slower than the GPU alone", "4 and up",
-              4, 4, NAN, "at once", "as above, and no rate of its decode kernel is given");
+        kr_claim_value(c, r->tables->agent_speedup[b] / agent[b]);
+    c = kr_claim_add(cs, &n, "D-4", "MemAgent: batches at which the pair is slower than the GPU alone",
+                     "4 and up", 4, 4, NAN, "at once", "as above, and no rate of its decode kernel is given");
     for (int b = 0; b < KR_PAIR_BATCHES && c->values == 0; b++)
         if (r->tables->agent_speedup[b] < 1)
-            value(c, kr_pair_batches[b]);
+            kr_claim_value(c, kr_pair_batches[b]);
     return n;
 }
 
@@ -199,12 +179,13 @@ static uint32_t energy_claims(const pair_room *r, kr_claim *cs, uint32_t n)
 
         for (int c = 0; c < KR_PAIR_CONTEXTS; c++)
             v[c] = energy_gain(&r->tables->sparse[m][c][0]);
-        value(claim(cs, &n, "Table 3", texts[m], papers[m], of[m], of[m], 1, "x", ENERGY_CAUSE),
-              geomean(v, KR_PAIR_CONTEXTS));
+        kr_claim_value(
+            kr_claim_add(cs, &n, "Table 3", texts[m], papers[m], of[m], of[m], 1, "x", ENERGY_CAUSE),
+            geomean(v, KR_PAIR_CONTEXTS));
     }
-    value(claim(cs, &n, "Table 3", "energy of a MemAgent request", "4.66 (13662 / 3202 is 4.27)", 4.27, 4.66,
-                1, "x", "as MemAgent's speed"),
-          r->tables->agent_energy);
+    kr_claim_value(kr_claim_add(cs, &n, "Table 3", "energy of a MemAgent request",
+                                "4.66 (13662 / 3202 is 4.27)", 4.27, 4.66, 1, "x", "as MemAgent's speed"),
+                   r->tables->agent_energy);
     return n;
 }
 
@@ -214,23 +195,26 @@ static double amdahl(double share, double kernels) { return 1 / (1 - share + sha
 
 static uint32_t own_figure_claims(kr_claim *cs, uint32_t n)
 {
-    kr_claim *c = claim(cs, &n, "D-14",
-                        "single-stage RAG at 20M documents, from shares of 40 to 61 % and "
-                        "kernels of 5.1 to 6.6",
-                        "up to 1.47 to 1.84", 1.47, 1.84, 1, "x", CONSISTENT);
+    kr_claim *c = kr_claim_add(cs, &n, "D-14",
+                               "single-stage RAG at 20M documents, from shares of 40 to 61 % and "
+                               "kernels of 5.1 to 6.6",
+                               "up to 1.47 to 1.84", 1.47, 1.84, 1, "x", CONSISTENT);
 
-    value(c, amdahl(0.40, 5.1));
-    value(c, amdahl(0.61, 6.6));
-    c = claim(cs, &n, "D-15", "memory as context: share that 1.3 to 1.6 with kernels of 3.1 to 4.0 imply",
-              "no figure in the text", NAN, NAN, NAN, "%", CONSISTENT);
-    value(c, 100 * (1 - 1 / 1.3) / (1 - 1 / 3.1));
-    value(c, 100 * (1 - 1 / 1.6) / (1 - 1 / 4.0));
-    c = claim(cs, &n, "D-16", "MemAgent: speedup that a decode share of 97 % and 1.85 imply for its kernel",
-              "no figure in the text", NAN, NAN, NAN, "x", CONSISTENT);
-    value(c, 0.97 / (1 / 1.85 - 0.03));
-    c = claim(cs, &n, "D-19", "KV cache of 1M tokens of GPT-OSS-120B: 36 layers, 8 heads of 64, BF16, GiB",
-              "69 (GB)", 69, 69, NAN, "GiB", "");
-    value(c, 36 * 8 * 64 * 2 * 2 * 1e6 / 1073741824.0);
+    kr_claim_value(c, amdahl(0.40, 5.1));
+    kr_claim_value(c, amdahl(0.61, 6.6));
+    c = kr_claim_add(cs, &n, "D-15",
+                     "memory as context: share that 1.3 to 1.6 with kernels of 3.1 to 4.0 imply",
+                     "no figure in the text", NAN, NAN, NAN, "%", CONSISTENT);
+    kr_claim_value(c, 100 * (1 - 1 / 1.3) / (1 - 1 / 3.1));
+    kr_claim_value(c, 100 * (1 - 1 / 1.6) / (1 - 1 / 4.0));
+    c = kr_claim_add(cs, &n, "D-16",
+                     "MemAgent: speedup that a decode share of 97 % and 1.85 imply for its kernel",
+                     "no figure in the text", NAN, NAN, NAN, "x", CONSISTENT);
+    kr_claim_value(c, 0.97 / (1 / 1.85 - 0.03));
+    c = kr_claim_add(cs, &n, "D-19",
+                     "KV cache of 1M tokens of GPT-OSS-120B: 36 layers, 8 heads of 64, BF16, GiB", "69 (GB)",
+                     69, 69, NAN, "GiB", "");
+    kr_claim_value(c, 36 * 8 * 64 * 2 * 2 * 1e6 / 1073741824.0);
     return n;
 }
 
@@ -246,15 +230,15 @@ static uint32_t intensity_claims(const pair_room *r, kr_claim *cs, uint32_t n)
                  {"the same: apply", "10 to 100", 10, 100}};
 
     for (int k = 0; k < 3; k++) {
-        kr_claim *c = claim(cs, &n, "Table 2", rows[k].text, rows[k].paper, rows[k].low, rows[k].high, NAN,
-                            "FLOP/B",
-                            "orders of magnitude over methods there; DSA scores with 64 heads that share a "
-                            "key (128 FLOP/B, as the KARAT paper has it), prepare at batch 1 reads its "
-                            "weights for one row, GQA attends at the group's size");
+        kr_claim *c = kr_claim_add(
+            cs, &n, "Table 2", rows[k].text, rows[k].paper, rows[k].low, rows[k].high, NAN, "FLOP/B",
+            "orders of magnitude over methods there; DSA scores with 64 heads that share a "
+            "key (128 FLOP/B, as the KARAT paper has it), prepare at batch 1 reads its "
+            "weights for one row, GQA attends at the group's size");
 
         for (int m = 0; m < KR_PAIR_METHODS; m++)
             if (isfinite(r->tables->intensity[m][k]))
-                value(c, r->tables->intensity[m][k]);
+                kr_claim_value(c, r->tables->intensity[m][k]);
     }
     return n;
 }

@@ -54,20 +54,28 @@ static double attend_intensity(const kr_model *m)
     return (double)m->heads / m->kv_heads;
 }
 
-static kr_status of_model(sheet *s, const char *data, const published *p, kr_err *err)
+/* The paper's cluster of 16 GPUs and 192 devices with contexts of a million tokens. */
+static kr_status open_karat(kr_scenario *scenario, const char *data, const char *model,
+                            uint32_t micro_batches, kr_err *err)
 {
     const kr_scenario_options options = {.data = data,
-                                         .model = p->model,
+                                         .model = model,
                                          .system = KR_SYSTEM_KARAT,
                                          .method = "native",
                                          .gpus = 16,
                                          .devices = 192,
                                          .ep = 16,
                                          .tp = 1,
-                                         .micro_batches = 1,
+                                         .micro_batches = micro_batches,
                                          .factors = KR_PLAN_NO_FACTORS};
+
+    return kr_scenario_init(scenario, &options, 1 << 20, err);
+}
+
+static kr_status of_model(sheet *s, const char *data, const published *p, kr_err *err)
+{
     kr_scenario scenario;
-    const kr_status status = kr_scenario_init(&scenario, &options, 1 << 20, err);
+    const kr_status status = open_karat(&scenario, data, p->model, 1, err);
     const kr_model *m = &scenario.model;
 
     if (status != KR_OK)
@@ -86,19 +94,9 @@ static kr_status of_model(sheet *s, const char *data, const published *p, kr_err
 
 static kr_status transfers(sheet *s, const char *data, const char *model, bool deepseek, kr_err *err)
 {
-    const kr_scenario_options options = {.data = data,
-                                         .model = model,
-                                         .system = KR_SYSTEM_KARAT,
-                                         .method = "native",
-                                         .gpus = 16,
-                                         .devices = 192,
-                                         .ep = 16,
-                                         .tp = 1,
-                                         .micro_batches = 1,
-                                         .factors = KR_PLAN_NO_FACTORS};
     kr_scenario scenario;
     double all = 0.0;
-    const kr_status status = kr_scenario_init(&scenario, &options, 1 << 20, err);
+    const kr_status status = open_karat(&scenario, data, model, 1, err);
 
     if (status != KR_OK)
         return status;
@@ -125,18 +123,8 @@ static kr_status transfers(sheet *s, const char *data, const char *model, bool d
 
 static kr_status of_devices(sheet *s, const char *data, kr_err *err)
 {
-    const kr_scenario_options options = {.data = data,
-                                         .model = "deepseek-v3.2",
-                                         .system = KR_SYSTEM_KARAT,
-                                         .method = "native",
-                                         .gpus = 16,
-                                         .devices = 192,
-                                         .ep = 16,
-                                         .tp = 1,
-                                         .micro_batches = 2,
-                                         .factors = KR_PLAN_NO_FACTORS};
     kr_scenario scenario;
-    const kr_status status = kr_scenario_init(&scenario, &options, 1 << 20, err);
+    const kr_status status = open_karat(&scenario, data, "deepseek-v3.2", 2, err);
 
     if (status != KR_OK)
         return status;

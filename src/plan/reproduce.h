@@ -32,6 +32,12 @@ typedef struct {
 
 typedef enum { KR_CLAIM_HOLDS, KR_CLAIM_SIGN, KR_CLAIM_MISSED, KR_CLAIM_CANNOT_SAY } kr_verdict;
 
+/* Appends a claim to list [*count], which has room for it, and returns it. */
+kr_claim *kr_claim_add(kr_claim *list, uint32_t *count, const char *id, const char *text, const char *paper,
+                       double low, double high, double pivot, const char *unit, const char *cause);
+/* A point's value; one that is not finite counts as lost. */
+void kr_claim_value(kr_claim *claim, double value);
+
 /* HOLDS: every value lies in the paper's range widened by a tenth of its ends. SIGN: not so, but every
  * value is on the paper's side of the pivot; a range with the pivot inside has no side, then at least one
  * value must lie in the widened range. MISSED: otherwise, and for counts and shares (pivot NAN) whenever
