@@ -14,6 +14,13 @@
 #include "wire/ucx_process.h"
 
 enum { TIMEOUT_MS = 10000, SPIN_US = 50 };
+/* Of the structs in the first version of ABI 0. */
+enum { OPTIONS_BYTES = 40, MODEL_BYTES = 72, PLAN_BYTES = 28, STATS_BYTES = 80 };
+
+_Static_assert(sizeof(karat_client_options) >= OPTIONS_BYTES && sizeof(karat_client_model) >= MODEL_BYTES &&
+                   sizeof(karat_client_plan) >= PLAN_BYTES && sizeof(karat_client_stats) >= STATS_BYTES,
+               "they grow at their ends");
+
 #define MESSAGE_BYTES_MAX ((uint64_t)256 << 20)
 #define NS_PER_MS ((uint64_t)1000000)
 
@@ -28,7 +35,7 @@ static kr_status read_options(const karat_client_options *given, karat_client_op
 {
     *o = (karat_client_options){.struct_size = sizeof *o};
     if (given != NULL) {
-        kr_status status = kr_api_struct(given, o, sizeof *o, sizeof *o, "karat_client_options", err);
+        kr_status status = kr_api_struct(given, o, sizeof *o, OPTIONS_BYTES, "karat_client_options", err);
         if (status != KR_OK)
             return status;
     }
@@ -317,7 +324,7 @@ static kr_status client_configure(karat_client *client, const karat_client_model
     kr_status status = kr_client_usable(client, err);
 
     if (status == KR_OK)
-        status = kr_api_struct(given, &m, sizeof m, sizeof m, "karat_client_model", err);
+        status = kr_api_struct(given, &m, sizeof m, MODEL_BYTES, "karat_client_model", err);
     if (status == KR_OK)
         status = check_model(&m, err);
     if (status == KR_OK && client->sessions != NULL)
@@ -361,7 +368,7 @@ karat_status karat_client_configure(karat_client *client, const karat_client_mod
 static kr_status plan_of(const karat_client *client, uint32_t layer, karat_client_plan *out, kr_err *err)
 {
     karat_client_plan given;
-    kr_status status = kr_api_struct(out, &given, sizeof given, sizeof given, "karat_client_plan", err);
+    kr_status status = kr_api_struct(out, &given, sizeof given, PLAN_BYTES, "karat_client_plan", err);
 
     if (status == KR_OK && (client == NULL || !client->configured || layer >= client->plan.configure.layers))
         status = kr_fail(err, KR_E_ARG, "plan of layer %u: the client is null, not configured, or has fewer",
@@ -390,7 +397,7 @@ static kr_status ask_stats(karat_client *client, karat_client_stats *out, kr_err
     kr_status status = kr_client_usable(client, err);
 
     if (status == KR_OK) /* also says whether struct_size is one */
-        status = kr_api_struct(out, &s, sizeof s, sizeof s, "karat_client_stats", err);
+        status = kr_api_struct(out, &s, sizeof s, STATS_BYTES, "karat_client_stats", err);
     if (status == KR_OK)
         status = kr_peer_ask_stats(&client->peer, err);
     if (status != KR_OK)
