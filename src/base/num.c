@@ -5,6 +5,8 @@
  * bits of the sum. It relies on the default rounding mode (nearest, ties to even), as all of karat does. */
 #include "base/num.h"
 
+#include <stdlib.h>
+
 #include "base/check.h"
 
 static const char *const names[KR_DTYPE_COUNT] = {"f32", "f16", "bf16", "e4m3", "i8"};
@@ -145,3 +147,12 @@ void kr_from_f32(kr_dtype type, const float *source, void *target, size_t n)
     }
     KR_CHECK(!"a floating type");
 }
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+void kr_sort_reals(double *value, size_t count) { qsort(value, count, sizeof *value, by_value); }

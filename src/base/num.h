@@ -86,6 +86,9 @@ static inline bool kr_mul_u64(uint64_t a, uint64_t b, uint64_t *out)
     return true;
 }
 
+/* Ascending; none of the values may be NaN. */
+void kr_sort_reals(double *value, size_t count);
+
 static inline uint64_t kr_ceil_div(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
 /* Smallest multiple of unit (a power of two) that is >= a; a + unit must not wrap. */
 static inline uint64_t kr_align_up(uint64_t a, uint64_t unit) { return (a + unit - 1) & ~(unit - 1); }

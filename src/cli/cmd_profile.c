@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/arena.h"
+#include "base/num.h"
 #include "cli/commands.h"
 #include "cli/engine_options.h"
 #include "cli/node_process.h"
@@ -143,13 +144,6 @@ static void remove_folder(const char *folder) { (void)nftw(folder, remove_entry,
 
 /* ---- the check ---- */
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 static const kr_column check_columns[] = {
     {"model", NULL, "model", 0},
     {"mode", NULL, "mode", 0},
@@ -232,7 +226,7 @@ static kr_status calibrate(const kr_profile_result *result, kr_machine_mode *mod
             return status;
         ratio[count++] = run->point.times.step / predicted;
     }
-    qsort(ratio, (size_t)count, sizeof ratio[0], by_value);
+    kr_sort_reals(ratio, count);
     if (count != 0)
         mode->remainder = fmin(fmax(ratio[count / 2], 0.1), 10.0);
     return KR_OK;
@@ -451,7 +445,7 @@ int kr_cmd_profile(int argc, char **argv)
     p->options = &o;
     kr_table_init(&p->checks, NULL, check_columns, CHECK_COLUMNS);
     kr_status done = run_all(p, rest, rest_count, &err);
-    qsort(p->error, p->errors, sizeof p->error[0], by_value);
+    kr_sort_reals(p->error, p->errors);
     status = KR_EXIT_OK;
     if (done == KR_OK && o.json)
         status = print_json(p, &err);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/arena.h"
+#include "base/num.h"
 #include "cli/options.h"
 #include "engine/engine.h"
 #include "report/table.h"
@@ -200,16 +201,9 @@ static void on_step(void *context, uint32_t number, uint64_t recorded_ns, uint64
     s->error[s->count++] = fabs((double)simulated_ns / (double)recorded_ns - 1.0);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 static double median(double *value, uint64_t count)
 {
-    qsort(value, count, sizeof *value, by_value);
+    kr_sort_reals(value, count);
     return count != 0 ? value[count / 2] : NAN;
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/num.h"
 #include "ops/probe.h"
 
 /* The results of limit loops, so that no compiler drops them. */
@@ -67,17 +68,10 @@ void bench_read_work(bench_thread *t, const void *unused)
     sink = (float)kr_probe_read(t->pool + at * BENCH_READ_BYTES, BENCH_READ_BYTES);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return x < y ? -1 : x > y;
-}
-
 double bench_percentile(double *sample, uint32_t n, double q)
 {
     if (n == 0)
         return NAN;
-    qsort(sample, n, sizeof *sample, by_value);
+    kr_sort_reals(sample, n);
     return sample[(uint32_t)(q * (n - 1) + 0.5)];
 }

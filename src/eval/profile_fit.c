@@ -137,14 +137,7 @@ static void fit_terms(const observation *o, uint32_t count, double c[TERMS])
 static double median(double *value, uint32_t count)
 {
     KR_CHECK(count != 0);
-    for (uint32_t i = 1; i < count; i++) {
-        const double v = value[i];
-        uint32_t j = i;
-
-        for (; j > 0 && value[j - 1] > v; j--)
-            value[j] = value[j - 1];
-        value[j] = v;
-    }
+    kr_sort_reals(value, count);
     return count % 2 != 0 ? value[count / 2] : (value[count / 2 - 1] + value[count / 2]) / 2;
 }
 
