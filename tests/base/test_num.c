@@ -190,12 +190,23 @@ static void checked_sizes(void **state)
     assert_int_equal(kr_align_up(64, 64), 64);
 }
 
+static void reals_are_sorted(void **state)
+{
+    double v[] = {3.5, -1.0, 1e300, 0.0, -1.0};
+    const double want[] = {-1.0, -1.0, 0.0, 3.5, 1e300};
+    (void)state;
+
+    kr_sort_reals(v, 5);
+    assert_memory_equal(v, want, sizeof v);
+    kr_sort_reals(v, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decoding_is_exact),  cmocka_unit_test(encoding_rounds_to_nearest_even),
         cmocka_unit_test(infinities_and_nan), cmocka_unit_test(names_round_trip),
-        cmocka_unit_test(checked_sizes),
+        cmocka_unit_test(checked_sizes),      cmocka_unit_test(reals_are_sorted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
